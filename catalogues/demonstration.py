@@ -5,19 +5,22 @@ shown with an ad that it leads to.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from grace import model
+from grace.catalogues.synth.spec import DAY_MS, HOUR_MS, NOW_MS
 from grace.client.request_json import request_of_json
 from grace.index.ads_table import AdsTable, KnownAd
 from grace.index.snapshot import Snapshot
-from grace.index.users.user_rows import UserEncoder, request_of_user
+from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, UserTensors, load_ops
 from grace.kernels.eligibility.tensors import has_bit
 from grace.model.checkpoints.checkpoint import load_checkpoint, require_match
@@ -35,6 +38,17 @@ USER = {
     "language": ["en"],
     "location": ["us", "us/mn", "us/mn/minneapolis"],
 }
+TUESDAY_10 = NOW_MS + 3 * HOUR_MS  # in Minneapolis
+UTC_OFFSET_MINUTES = -300
+VARIANTS: dict[str, dict[str, Any]] = {
+    "Tuesday, 10:00": {},
+    "Tuesday, 20:00": {"at": TUESDAY_10 + 10 * HOUR_MS},
+    "Wednesday, 2:00": {"at": TUESDAY_10 + 16 * HOUR_MS},
+    "Four weeks later": {"at": TUESDAY_10 + 28 * DAY_MS},
+    "No dentists": {"filters": {"category": {"none_of": ["dentists"]}}},
+}
+"""What changes in the request."""
+
 CLICKED = ("physiotherapy clinic", "eye test", "orthodontist", "dental clinic")
 """Products that the demonstration's user clicked, oldest first."""
 
@@ -86,24 +100,28 @@ class Demonstration:
         require_match(self._model.spec, snapshot, CHECKPOINT)
         trie, ids = snapshot.trie, snapshot.ads.ad_ids.tolist()
         self._sids = trie.sids(np.arange(trie.num_leaves)).astype(np.int64)
-        self.ads = AdsTable(folder).known(ids, request_of_user(USER))
+        self.request: dict[str, Any] = {
+            "request_id": "dentist-minneapolis",
+            "user": {name: {"values": values} for name, values in USER.items()},
+            "at": TUESDAY_10,
+            "utc_offset_minutes": UTC_OFFSET_MINUTES,
+        }
+        self._known = partial(AdsTable(folder).known, ids)
+        self.ads = self._known(request_of_json(self.request))
         may_see = {self.ads[ad].title: ad for ad in sorted(ids) if _may_see(self.ads[ad])}
         found = [next(may_see[title] for title in may_see if name in title) for name in CLICKED]
         ordinals = snapshot.ads.ordinals(found)
         leaves = np.searchsorted(snapshot.ads.ad_offsets, ordinals, side="right") - 1
         self.clicked = [self._shown_ad(leaf) for leaf in leaves.tolist()]
-        self.request = {
-            "request_id": "dentist-minneapolis",
-            "user": {name: {"values": values} for name, values in USER.items()},
-            "features": {"sequences": {"clicks": {"sids": self._sids[leaves].flatten().tolist()}}},
-        }
+        clicks = {"sids": self._sids[leaves].flatten().tolist()}
+        self.request["features"] = {"sequences": {"clicks": clicks}}
 
     def steps(self, sid: Sequence[int]) -> tuple[Step, ...]:
         """Return what the server decides at each token of a SID that it generates."""
         snapshot = self._snapshot
         index = DecodeIndex.of(snapshot, CPU)
-        encoder = UserEncoder.of(snapshot)
-        nodes = load_ops(CPU).eligible_nodes(UserTensors.of(encoder.encode([USER]), CPU), index)
+        rows = UserEncoder.of(snapshot).encode([request_of_json(self.request)])
+        nodes = load_ops(CPU).eligible_nodes(UserTensors.of(rows, CPU), index)
         eligible = has_bit(nodes, 0).numpy()[index.first_leaf :]
         scores, below, steps = self._scores(), np.arange(len(self._sids)), []
         for position, chosen in enumerate(sid):
@@ -116,6 +134,11 @@ class Demonstration:
             steps.append(Step(chosen, tuple(branches)))
             below = below[tokens == chosen]
         return tuple(steps)
+
+    def eligible_ads(self, changes: Mapping[str, Any]) -> int:
+        """Count the ads that the user may see with some changes of the request."""
+        request = request_of_json({**self.request, **changes})
+        return sum(map(_may_see, self._known(request).values()))
 
     def _branch(
         self,

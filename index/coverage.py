@@ -138,6 +138,8 @@ def _with_alternatives(flags: Flags, rules: TargetingRules) -> Flags:
     offsets, members = rules.alternatives
     if len(offsets) == 1:
         return flags
+    _require_below("alternative_rules.npy", members, len(flags))
+    _require_below("alternative_offsets.npy", offsets[:-1], len(members))
     return np.append(flags, np.logical_or.reduceat(flags[members], offsets[:-1]))
 
 
@@ -152,6 +154,6 @@ def _ads_of_rule(ad_rule: npt.NDArray[np.int32], rules: int) -> npt.NDArray[np.i
     return counts
 
 
-def _require_below(file: str, ids: npt.NDArray[np.int32], limit: int) -> None:
+def _require_below(file: str, ids: npt.NDArray[np.integer], limit: int) -> None:
     if len(ids) and not 0 <= ids.min() <= ids.max() < limit:
         raise SnapshotError(file, f"ids must be 0 to {limit - 1}")

@@ -95,6 +95,7 @@ class IndexSummary:
     rule_bitmask_rows: int
     alternatives: int
     rule_rows: dict[str, int]
+    groups: dict[str, int]
     values: dict[str, int]
     entities: tuple[EntitySummary, ...]
     bytes: dict[str, int]  # by what reads them
@@ -124,6 +125,7 @@ def summarize(snapshot: Snapshot) -> IndexSummary:
         rule_bitmask_rows=counts.rule_bitmasks,
         alternatives=counts.alternatives,
         rule_rows=counts.rule_rows,
+        groups=counts.groups,
         values=counts.values,
         entities=tuple(_entities(entities, counts.ads) for entities in snapshot.entities),
         bytes={

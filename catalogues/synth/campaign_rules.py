@@ -6,7 +6,13 @@ from typing import get_args
 
 import numpy as np
 
-from grace.catalogues.arrays import BoolArray, Int64Array, draw_option, draw_share
+from grace.catalogues.arrays import (
+    BoolArray,
+    Int64Array,
+    draw_option,
+    draw_share,
+    frozen,
+)
 from grace.catalogues.synth.places import COUNTRIES, LANGUAGES, Places, slug
 from grace.catalogues.synth.rules import (
     REACHES,
@@ -17,7 +23,16 @@ from grace.catalogues.synth.rules import (
     listed_column,
     ranged_column,
 )
-from grace.catalogues.synth.spec import AGES, COUNTRY_CODES, DEVICES, GENDERS, Share
+from grace.catalogues.synth.spec import (
+    AGES,
+    COUNTRY_CODES,
+    DAY_MS,
+    DEVICES,
+    GENDERS,
+    HOURS,
+    NOW_MS,
+    Share,
+)
 from grace.catalogues.synth.topics import AUDIENCES_PER_TOPIC, TOPICS, Lean
 
 _LEANS = get_args(Lean)
@@ -36,7 +51,11 @@ _DEVICE_EXCLUDE_ODDS = (0.7, 0.2, 0.1)
 
 
 def campaign_columns(
-    background: Background, places: Places, lookalikes: int, rng: np.random.Generator
+    background: Background,
+    places: Places,
+    lookalikes: int,
+    rng: np.random.Generator,
+    times: np.random.Generator,
 ) -> tuple[RuleColumn, ...]:
     """Return the columns in the order of RULE_COLUMNS."""
     return (
@@ -45,6 +64,7 @@ def campaign_columns(
         *_gender_columns(background, rng),
         *_device_columns(background, rng),
         *_language_columns(background, rng),
+        *_hour_columns(background, times),
         *_location_columns(background, places, rng),
         *_audience_columns(background, lookalikes, rng),
     )
@@ -152,6 +172,47 @@ def _language_columns(
     other = (own + rng.integers(1, count, size=len(own))) % count
     excludes = draw_share(rng, Share.LANGUAGE_EXCLUDE, targeted & ~has_rule)
     return _columns("language", LANGUAGES, include, (alone, excludes, other))
+
+
+_WEEK = [divmod(hour, 24) for hour in range(len(HOURS))]  # the day and the hour of the day
+_OFFICE = [at for at, (day, hour) in enumerate(_WEEK) if day < 5 and 8 <= hour < 18]
+_EVENING = [at for at, (_, hour) in enumerate(_WEEK) if hour >= 18]
+_WEEKEND = [at for at, (day, _) in enumerate(_WEEK) if day >= 5]
+_NIGHT = [at for at, (_, hour) in enumerate(_WEEK) if hour < 6]
+_HOUR_ODDS = ((0.7, 0.2, 0.1), (0.2, 0.5, 0.3), (0.1, 0.6, 0.3))  # local, national, global
+
+
+def _hour_columns(
+    background: Background, rng: np.random.Generator
+) -> tuple[RuleColumn, RuleColumn]:
+    """Local ads are mostly for office hours, others for the evening; some are not for the night."""
+    reach = TOPIC_REACH[background.topic]
+    local = 1.0 + 2.0 * (reach == REACHES.index("local"))
+    has_rule = draw_share(rng, Share.HOUR, local * background.targeted)
+    excludes = draw_share(rng, Share.HOUR_EXCLUDE, background.targeted & ~has_rule)
+    include = (_OFFICE, _EVENING, _WEEKEND), has_rule, draw_option(rng, _HOUR_ODDS, reach)
+    return _columns("hour", HOURS, include, ([_NIGHT], excludes, np.zeros_like(reach)))
+
+
+OPEN = -1  # a start or an end that is not there
+_FLIGHT_ODDS = ((0.55, 0.21, 0.08, 0.08, 0.08),)
+_FLIGHT_DAYS = np.array(  # first and last start, first and last end, from the day of NOW_MS on
+    [[0, 0, 0, 0], [-365, -1, 0, 0], [-60, -1, 1, 60], [-120, -60, -59, -1], [1, 60, 61, 120]]
+)
+_OPEN_START, _OPEN_END = 1, 2  # so many of the first kinds have no start, and no end
+
+
+def campaign_flights(background: Background, rng: np.random.Generator) -> Int64Array:
+    """Draw the start and the end of each campaign, midnights, or OPEN.   [2, campaigns]
+
+    Most are open, or have only a start in the past: at any later time, they run.
+    """
+    kind = draw_option(rng, _FLIGHT_ODDS, np.zeros(len(background.topic), np.int64))
+    kind[~background.targeted] = 0
+    first_start, last_start, first_end, last_end = _FLIGHT_DAYS[kind].T
+    start, end = rng.integers(first_start, last_start + 1), rng.integers(first_end, last_end + 1)
+    is_open = np.stack([kind < _OPEN_START, kind < _OPEN_END])
+    return frozen(np.where(is_open, OPEN, (NOW_MS // DAY_MS + np.stack([start, end])) * DAY_MS))
 
 
 class _Grain(IntEnum):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from grace.catalogues.arrays import Float32Array, Int32Array, Int64Array, frozen, offsets_of
-from grace.catalogues.synth.campaign_rules import campaign_columns
+from grace.catalogues.synth.campaign_rules import campaign_columns, campaign_flights
 from grace.catalogues.synth.learned_tokens import learn_tokens
 from grace.catalogues.synth.places import Places, make_places
 from grace.catalogues.synth.rules import OPEN_CAMPAIGN, RuleColumn, make_background
@@ -18,6 +18,7 @@ class Campaigns:
     """`columns` are in the order of schema.RULE_COLUMNS; all arrays are [campaigns]."""
 
     columns: tuple[RuleColumn, ...]
+    flights: Int64Array  # [2, campaigns] start and end in milliseconds since 1970, or OPEN
     topic: Int64Array
     city: Int64Array  # the campaign's home, whether or not it targets it
     brand_campaigns: Int64Array  # [brands + 1] offsets into the campaigns
@@ -34,10 +35,13 @@ class Campaigns:
 def make_campaigns(
     spec: CatalogueSpec, tree: SidTree, places: Places, rng: np.random.Generator
 ) -> Campaigns:
-    background = make_background(tree, places, rng)
-    columns = campaign_columns(background, places, spec.lookalikes, rng)
+    background, times = make_background(tree, places, rng), spec.rng(Stream.TIMES)
     return Campaigns(
-        columns, frozen(background.topic), frozen(background.city), background.brand_campaigns
+        columns=campaign_columns(background, places, spec.lookalikes, rng, times),
+        flights=campaign_flights(background, times),
+        topic=frozen(background.topic),
+        city=frozen(background.city),
+        brand_campaigns=background.brand_campaigns,
     )
 
 

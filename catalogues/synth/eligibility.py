@@ -1,6 +1,7 @@
 """Decide who may see which ad: people in a log meet no other ads.
 
-The rules are those of docs/targeting.md; tests/support/oracle.py defines them on plain sets.
+The rules are those of docs/targeting.md; tests/support/oracle.py defines them on plain sets. The
+log knows no flights and no hours.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,10 +12,10 @@ import numpy as np
 from grace.catalogues.arrays import BoolArray, Int64Array, offsets_of, position_in_run
 from grace.catalogues.synth.catalogue import Catalogue
 from grace.catalogues.synth.rules import ValueLists
-from grace.catalogues.synth.spec import SCHEMA
+from grace.catalogues.synth.spec import LISTED
 from grace.index.targeting.schema import Attribute, TargetSet
 
-_RULES: tuple[Attribute | TargetSet, ...] = (*SCHEMA.attributes, *SCHEMA.sets)
+_RULES = tuple(each for each in LISTED if each.name != "hour")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from grace.catalogues.folder import (
     targeting_yaml,
     write_files,
 )
+from grace.catalogues.synth.campaign_rules import OPEN
 from grace.catalogues.synth.catalogue import Catalogue, make_catalogue
 from grace.catalogues.synth.log_file import make_log, write_log
 from grace.catalogues.synth.rules import OPEN_CAMPAIGN, REACHES, TOPIC_REACH, ValueLists
@@ -33,6 +34,7 @@ from grace.catalogues.synth.topics import PRODUCTS_PER_TOPIC, TOPICS
 from grace.catalogues.synth.users import make_requests
 
 ROWS_PER_GROUP = 2**17
+TIME = pa.timestamp("ms", "UTC")
 
 # Syllables of brand names that no real brand has claimed.
 _FIRST = "Ho Na Ta Ve Lu Mi Sa Ko Bre Fa Gri Ja Ke Li Mo Ne O Pa Ri Sti Ul Va Yo Za"
@@ -96,6 +98,9 @@ def _schema(spec: CatalogueSpec) -> pa.Schema:
         ("ad_weight", pa.float32()),
         ("title", pa.string()),
         *((name, strings) for name in RULE_COLUMNS),
+        ("flight_start", TIME),
+        ("flight_end", TIME),
+        ("category", pa.string()),
         *((name, pa.int64()) for name in SCHEMA.entities),
     ]
     return pa.schema(columns, metadata=sid_metadata(spec.sid_space, spec.vocab_sizes))
@@ -119,6 +124,10 @@ def _rows(
     for column, table in zip(catalogue.campaigns.columns, lists, strict=True):
         chosen = column.choice[campaign]
         columns.append(table.take(pa.array(chosen, mask=chosen < 0)))
+    flights = catalogue.campaigns.flights[:, campaign]
+    columns += [pa.array(times, mask=times == OPEN).cast(TIME) for times in flights]
+    topics = pa.array([topic.name for topic in TOPICS])
+    columns.append(topics.take(pa.array(catalogue.tree.sid_topic[sids])))
     advertiser = 1 + catalogue.tree.line_brand[catalogue.tree.sid_line[sids]]
     columns += [
         pa.array(campaign.astype(np.int64), mask=campaign == OPEN_CAMPAIGN),

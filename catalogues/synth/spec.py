@@ -10,7 +10,14 @@ import numpy as np
 from grace.catalogues.synth.places import COUNTRIES, LANGUAGES
 from grace.catalogues.synth.topics import TOPICS
 from grace.configs.errors import InputError
-from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
+from grace.index.targeting.schema import (
+    CLOCKS,
+    Attribute,
+    Flight,
+    Property,
+    TargetingSchema,
+    TargetSet,
+)
 
 SID_LENGTH = 4
 SIDS_PER_LINE = 2.7  # children of a three-token prefix, as in the paper's index
@@ -30,12 +37,14 @@ class Stream(IntEnum):
     CLUSTERS = 6
     POPULARITY = 7
     LOG = 8
+    TIMES = 9
 
 
 COUNTRY_CODES = tuple(country.code for country in COUNTRIES)
 AGES = ("18-24", "25-34", "35-44", "45-54", "55-64", "65+")
 GENDERS = ("female", "male", "unknown")
 DEVICES = ("phone", "tablet", "desktop", "tv")
+HOURS = tuple(map(str, range(CLOCKS["hour_of_week"])))
 
 MAX_REQUEST_VALUES = 64
 
@@ -46,6 +55,7 @@ SCHEMA = TargetingSchema(
         Attribute("gender", GENDERS, missing="unknown"),
         Attribute("device", DEVICES, missing_passes_exclude=True),
         Attribute("language", LANGUAGES),
+        Attribute("hour", HOURS, clock="hour_of_week"),
     ),
     sets=(
         TargetSet("location", 256, 4, MAX_REQUEST_VALUES),
@@ -53,9 +63,13 @@ SCHEMA = TargetingSchema(
     ),
     hash_seed=7,
     entities=("campaign", "advertiser"),
+    flights=(Flight("flight"),),
+    properties=(Property("category"),),
 )
 
-RULE_COLUMNS = tuple(column for name in SCHEMA.names for column in (name, f"{name}_exclude"))
+LISTED: tuple[Attribute | TargetSet, ...] = (*SCHEMA.attributes, *SCHEMA.sets)
+RULE_COLUMNS = tuple(name for each in LISTED for name in (each.name, f"{each.name}_exclude"))
+"""The columns of lists."""
 
 
 # Events: an action, and the time.
@@ -65,6 +79,7 @@ ACTION_ODDS = (0.45, 0.40, 0.10, 0.05)
 NOW_MS = 1_788_264_000_000  # 2026-09-01 12:00 UTC: no file depends on the clock
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
 
 
 class Share:
@@ -81,6 +96,8 @@ class Share:
     DEVICE_EXCLUDE = 0.06
     LANGUAGE = 0.30
     LANGUAGE_EXCLUDE = 0.02
+    HOUR = 0.12
+    HOUR_EXCLUDE = 0.04
     LOCATION = 0.41
     LOCATION_EXCLUDE = 0.05
     AUDIENCE = 0.10

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 ASKED_ADS = 100
 SHOWN_ADS = 5
+SHOWN_TITLES = 3  # of each variant of the request
 ADMITTED, PRUNED = 2, 2  # branches of a step that are shown, besides the chosen one
 LEAST_LOST = 0.01  # the least probability of pruned branches that a line mentions
 CALL_SECONDS = 30.0
@@ -96,7 +97,7 @@ def _built(folder: Path, force: bool) -> "Snapshot":
 
 
 def _serve(server: "RunningServer", snapshot: "Snapshot", folder: Path) -> None:
-    from grace.catalogues.demonstration import USER, Demonstration
+    from grace.catalogues.demonstration import USER, VARIANTS, Demonstration
     from grace.client import Client
 
     demonstration = Demonstration(snapshot, folder)
@@ -112,6 +113,7 @@ def _serve(server: "RunningServer", snapshot: "Snapshot", folder: Path) -> None:
         _headline(f"2. One user, {request['request_id']}")
         for name, values in USER.items():
             print(f"  {name:9} {', '.join(values)}")
+        print(f"  {'at':9} {next(iter(VARIANTS))}")
         for ad in reversed(demonstration.clicked):
             print(f"  {'clicked':9} {ad.title}\n{'':12}{'; '.join(map(str, ad.reasons))}")
         best = reply.sids.tokens[: reply.sids.length]
@@ -120,6 +122,13 @@ def _serve(server: "RunningServer", snapshot: "Snapshot", folder: Path) -> None:
         _headline(f"4. The best of {reply.counts.ads_matched} ads for this user")
         print(*islice(known_ads(reply, demonstration.ads), 2 * SHOWN_ADS), sep="\n")
         print(f"  The server's times: {stage_times(reply)}")
+        _headline("5. The same user at other times, and with a filter")
+        for name, changes in VARIANTS.items():
+            varied = client.retrieve({**asked, **changes}, timeout=CALL_SECONDS).message
+            eligible = f"{demonstration.eligible_ads(changes):,} of {len(demonstration.ads):,}"
+            print(f"  {name}: {eligible} ads are for this user, best first")
+            titles = dict.fromkeys(demonstration.ads[ad].title for ad in varied.ad_ids)
+            print(f"    {'; '.join(islice(titles, SHOWN_TITLES))}")
 
 
 def _show_steps(steps: "Sequence[Step]") -> None:

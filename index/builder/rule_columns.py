@@ -121,7 +121,7 @@ class RuleReader:
 
     schema: TargetingSchema
     codes: tuple[Codes | None, ...]
-    _clauses: dict[str, list[Mapping[str, Any]] | ExpressionError] = field(default_factory=dict)
+    _clauses: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)  # of expressions
 
     @classmethod
     def of(cls, schema: TargetingSchema) -> "RuleReader":
@@ -141,6 +141,8 @@ class RuleReader:
         own = self._columns(rows)
         if CLAUSES in rows.theirs and not pa.types.is_null(rows.given(CLAUSES).type):
             given = list_parts(rows.given(CLAUSES))
+            for row in np.flatnonzero((np.diff(given.offsets) == 0) & (given.valid == 1)).tolist():
+                rows.refuse(row, CLAUSES, "[]", "has no clause, so no user could pass")
             clauses = _clause_rows(rows, given.flat)
             offsets, places = given.offsets, np.arange(len(given.flat))
         elif EXPRESSION in rows.theirs:
@@ -163,31 +165,30 @@ class RuleReader:
         indices, texts = coded(rows.given(EXPRESSION))
         found: list[Mapping[str, Any]] = []
         ends = [0]
-        for text in texts:
-            clauses = self._clauses_of(text or "")
-            found += () if isinstance(clauses, ExpressionError) else clauses
+        faults: dict[int, str] = {}
+        for code, text in enumerate(texts):
+            try:
+                found += self._clauses_of(text)
+            except ExpressionError as error:
+                faults[code] = str(error)
             ends.append(len(found))
-        for row in np.flatnonzero(indices >= 0).tolist():
-            text = texts[indices[row]]
-            fault = self._clauses_of(text or "")
-            if isinstance(fault, ExpressionError):
-                rows.refuse(row, EXPRESSION, rows.shown(EXPRESSION, row), str(fault))
+        for row in np.flatnonzero(np.isin(indices, [*faults])).tolist():
+            shown = rows.shown(EXPRESSION, row)
+            rows.refuse(row, EXPRESSION, shown, faults[int(indices[row])])
         begins = np.array([*ends[:-1], 0])[indices]
         sizes = np.array([*np.diff(ends), 0])[indices]
         offsets, places = gather_spans(np.arange(len(found)), begins, sizes)
         return _clause_rows(rows, _clause_array(found, self.schema)), offsets, places
 
-    def _clauses_of(self, text: str) -> list[Mapping[str, Any]] | ExpressionError:
-        if not text.strip():
-            return []
-        if text not in self._clauses:
+    def _clauses_of(self, text: str | None) -> list[Mapping[str, Any]]:
+        """An empty text has no clauses, as a cell without a rule."""
+        if text is None:
+            raise ExpressionError(0, "is not UTF-8")
+        if text and text not in self._clauses:
             if len(self._clauses) >= _MOST_KEPT:
                 self._clauses.clear()
-            try:
-                self._clauses[text] = [*clauses_of(text, self.schema)]
-            except ExpressionError as error:
-                self._clauses[text] = error
-        return self._clauses[text]
+            self._clauses[text] = [*clauses_of(text, self.schema)]
+        return self._clauses[text] if text else []
 
     def _joined(
         self,
@@ -212,7 +213,8 @@ class RuleReader:
             rows.refuse(row, name, None, _BOTH)
         for clause, fault in clauses.faults.items():
             for row in ad_of[clause_of == clause].tolist():
-                rows.refuse(row, f"{CLAUSES}.{fault.column}", fault.value, fault.reason)
+                shown = CLAUSES if fault.column == CLAUSES else f"{CLAUSES}.{fault.column}"
+                rows.refuse(row, shown, fault.value, fault.reason)
         columns = tuple(
             _merged(mine, theirs, ad_of, clause_of)
             for mine, theirs in zip(own, of_clauses, strict=True)

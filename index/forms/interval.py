@@ -123,5 +123,8 @@ def number_in_words(number: float) -> str:
 
 
 def _time(milliseconds: float) -> str:
-    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    try:
+        moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (ValueError, OverflowError):  # a year that Python does not have
+        return number_in_words(milliseconds)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

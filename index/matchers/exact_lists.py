@@ -12,12 +12,13 @@ import numpy.typing as npt
 
 from grace.index.allocation import Allocate, plain_memory
 from grace.index.matching.ads import SidToAds
-from grace.index.targeting.rules import Groups, Lists, Rows, TargetingRules
+from grace.index.targeting.rules import Groups, Lists, Rows, TargetingRules, count_rules
 from grace.native.loader import array_in, array_out, declare
 
 _leaf_rules = declare(
     "grace_leaf_rules",
-    *(c_int64, array_in(np.int64), array_in(np.int32), c_int32),
+    *(c_int64, array_in(np.int64), array_in(np.int32)),
+    *(c_int64, c_int64, array_in(np.int64), array_in(np.int32), c_int32),
     *(array_out(np.int32), array_out(np.int32), array_out(np.int64)),
 )
 _postings = declare(
@@ -60,12 +61,16 @@ def exact_lists(
 ) -> ExactLists:
     leaves = len(ads.ad_offsets) - 1
     offsets = allocate(4 * (leaves + 1)).view(np.int32)
-    ad_offsets, ad_rule = rules.of_leaves(ads.ad_offsets, ads.ad_rule)
-    room, total = allocate(4 * len(ad_rule)).view(np.int32), np.zeros(1, np.int64)
-    _leaf_rules(leaves, ad_offsets, ad_rule, threads, offsets, room, total)
+    most = count_rules(ads.ad_rule, rules.num_rules, rules.alternatives.offsets)
+    room, total = allocate(4 * most).view(np.int32), np.zeros(1, np.int64)
+    _leaf_rules(
+        *(leaves, ads.ad_offsets, ads.ad_rule),
+        *(rules.num_rules, rules.num_alternatives, *rules.alternatives, threads),
+        *(offsets, room, total),
+    )
     leaf_rules = allocate(4 * int(total[0])).view(np.int32)
     leaf_rules[:] = room[: len(leaf_rules)]
-    del room  # of the size of all ads
+    del room  # for the rules of all ads
     named = (part for part in rules.parts if part.has_values)
     lists = (postings(rows, n, threads) for rows, n in zip(named, num_values, strict=True))
     return ExactLists(offsets, leaf_rules, tuple(lists), rules.num_rules)

@@ -29,17 +29,25 @@ from grace.index.storage.checks import (
     Finite,
     Groups,
     Ids,
+    Intervals,
     Levels,
     Lookup,
-    Numbers,
     Offsets,
     Padding,
+    RulesOfAds,
     Texts,
     Tokens,
     View,
 )
 from grace.index.storage.manifest import MANIFEST, Counts, Manifest
-from grace.index.targeting.rules import Lists, NumberRows, SetRules, TargetingRules, ValueRows
+from grace.index.targeting.rules import (
+    Lists,
+    NumberRows,
+    SetRules,
+    TargetingRules,
+    ValueRows,
+    count_rules,
+)
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
@@ -103,11 +111,11 @@ TABLE = (
     Row(
         "alternative_offsets", "<i8", ("alternatives + 1",), "rules.alternatives.offsets",
         "entries of the next array of alternative i: offsets i to i + 1; every one has some",
-        (Offsets("alternative_rules", "alternative"),),
+        (Offsets("alternative_rules", "alternative"), RulesOfAds()),
     ),
     Row(
         "alternative_rules", "<i4", ("any",), "rules.alternatives.values",
-        "the rules of each alternative, of which one must pass",
+        "the rules of each alternative, of which one must pass, in the order of an ad's clauses",
         (Ids("rule", "rules"),),
     ),
     Row(
@@ -133,10 +141,10 @@ TABLE = (
     Row(
         "set_groups.SET", "<i8", ("rows + 1",), "rules.parts.PART.groups",
         "the groups of set rule i: i to i + 1. It needs a value of each",
-        (Offsets("set_group_offsets", "set rule", may_be_empty=True, ends=1),),
+        (Offsets("set_group_offsets", "set rule", may_be_empty=True, of_offsets=True),),
     ),
     Row(
-        "set_group_offsets.SET", "<i8", ("any",), "rules.parts.PART.group_offsets",
+        "set_group_offsets.SET", "<i8", ("groups + 1",), "rules.parts.PART.group_offsets",
         "entries of the next array of group i: offsets i to i + 1; every group has some",
         (Offsets("set_group_values", "group"),),
     ),
@@ -148,7 +156,7 @@ TABLE = (
     Row(
         "rule_intervals.INTERVAL", "<f8", ("rows", "2"), "rules.parts.PART.table",
         "both ends, inclusive; infinite where it is open. A flight's are milliseconds since 1970",
-        (Numbers(),),
+        (Intervals(),),
     ),
     Row(
         "property_offsets.PROPERTY", "<i8", ("rows + 1",), "rules.parts.PART.offsets",
@@ -223,6 +231,7 @@ class ArrayOf:
             "rules": counts.rules,
             "alternatives": counts.alternatives,
             "rules and alternatives": counts.rules + counts.alternatives,
+            "rules of ads": counts.ad_rules,
             "rule_bitmasks": counts.rule_bitmasks,
             "W": schema.words,
             "bits": schema.bitmask_bits,
@@ -230,6 +239,7 @@ class ArrayOf:
             **{f"rows {column}": count for column, count in enumerate(rows)},
             "rows": counts.rule_rows.get(self.name, 0),
             "2": 2,
+            "groups": counts.groups.get(self.name, 0),
             "values": counts.values.get(self.name, 0),
             "entities": counts.entities.get(self.name, 0),
         }
@@ -331,6 +341,7 @@ def snapshot_of(manifest: Manifest, files: Mapping[str, Array]) -> Snapshot:
     counts, schema = manifest.counts, manifest.schema
     facts = {field.name: getattr(manifest, field.name) for field in fields(SnapshotFacts)}
     kinds = (
+        NumberRows,
         *[SetRules] * len(schema.sets),
         *[NumberRows] * len(schema.intervals),
         *[ValueRows] * len(schema.properties),
@@ -344,15 +355,11 @@ def snapshot_of(manifest: Manifest, files: Mapping[str, Array]) -> Snapshot:
         rules=part(
             TargetingRules,
             "rules",
-            parts=tuple(
-                part(kind, "rules", "parts", str(number))
-                for number, kind in enumerate((NumberRows, *kinds))
-            ),
+            parts=tuple(part(kind, "rules", "parts", str(n)) for n, kind in enumerate(kinds)),
             alternatives=part(Lists, "rules", "alternatives"),
         ),
         set_values=tuple(
-            part(InternedValues, "set_values", str(number))
-            for number in range(len(schema.valued_names))
+            part(InternedValues, "set_values", str(n)) for n in range(len(schema.valued_names))
         ),
         entities=tuple(
             part(Entities, "entities", str(number), name=name)
@@ -368,9 +375,12 @@ def counts_of(snapshot: Snapshot) -> Counts:
         ads=snapshot.ads.num_ads,
         rules=rules.num_rules,
         alternatives=rules.num_alternatives,
-        ad_rules=int(rules.of_leaves(snapshot.ads.ad_offsets, snapshot.ads.ad_rule)[0][-1]),
+        ad_rules=count_rules(snapshot.ads.ad_rule, rules.num_rules, rules.alternatives.offsets),
         rule_bitmasks=len(rules.bitmask_table),
         rule_rows=dict(zip(schema.component_names, map(len, rules.parts[1:]), strict=True)),
+        groups={
+            s.name: len(r.group_offsets) - 1 for s, r in zip(schema.sets, rules.sets, strict=True)
+        },
         values=dict(zip(schema.valued_names, map(len, snapshot.set_values), strict=True)),
         entities={entities.name: len(entities) for entities in snapshot.entities},
     )

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from grace.index.targeting.rules import count_rules
 from grace.native.loader import array_in, array_out, declare
 
 Array = npt.NDArray[Any]
@@ -54,18 +55,16 @@ class Check(Protocol):
 class Offsets:
     """Offsets ascend from 0 to the number of `members`. No group is empty unless it may be.
 
-    `ends` of the members are no member: 1 if they are offsets themselves.
+    of_offsets  the members are offsets themselves, so that the last one is no member
     """
 
     members: str
     group: str
     may_be_empty: bool = False
-    ends: int = 0
+    of_offsets: bool = False
 
     def fault(self, own: Array, view: View) -> str | None:
-        count = len(view.arrays[self.members]) - self.ends
-        if len(own) == 0:
-            return "has no entry, expected a 0 at least"
+        count = len(view.arrays[self.members]) - self.of_offsets
         if own[0] != 0:
             return f"offset 0 is {own[0]}, expected 0"
         rises = np.greater_equal if self.may_be_empty else np.greater
@@ -81,7 +80,8 @@ class Offsets:
                 return f"offset {at + 1} is {value}, below the one before it, {before}"
             return f"{self.group} {at} is empty: offsets {at} and {at + 1} are both {value}"
         if own[-1] != count:
-            return f"the last offset is {own[-1]}, but {self.members} has {count} entries"
+            members = "groups" if self.of_offsets else "entries"
+            return f"the last offset is {own[-1]}, but {self.members} has {count} {members}"
         return None
 
 
@@ -171,14 +171,28 @@ class Finite:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
-    """No entry is NaN."""
+class Intervals:
+    """Each row has two numbers, with a finite one within, or is 1 to 0: no number passes it."""
 
     def fault(self, own: Array, view: View) -> str | None:
-        flat = own.reshape(-1)
-        every = range(len(flat))
-        at = _first_bad(every, lambda begin, end: ~np.isnan(flat[begin:end]), view.threads)
-        return None if at is None else f"entry {at} is not a number"
+        def good(begin: int, end: int) -> Mask:
+            low, high = own[begin:end].T
+            found: Mask = (low <= high) & (low < np.inf) & (high > -np.inf)
+            found |= (low == 1) & (high == 0)
+            return found
+
+        at = _first_bad(range(len(own)), good, view.threads)
+        return None if at is None else f"row {at} is {own[at].tolist()}, expected an interval"
+
+
+@dataclass(frozen=True, slots=True)
+class RulesOfAds:
+    """The ads have as many rules as the manifest counts: a load makes room for that number."""
+
+    def fault(self, own: Array, view: View) -> str | None:
+        found = count_rules(view.arrays["ad_rule"], view.sizes["rules"], own)
+        counted = view.sizes["rules of ads"]
+        return None if found == counted else f"the ads have {found} rules, expected {counted}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,13 +54,14 @@ class Counts:
     ad_rules: int  # of all ads, each rule of an alternative counted
     rule_bitmasks: int
     rule_rows: dict[str, int]  # of each other component
+    groups: dict[str, int]  # of the rows of each set
     values: dict[str, int]  # of each set and property
     entities: dict[str, int]  # distinct ones
 
     @property
     def rows(self) -> int:
-        """The distinct rows of all components."""
-        return self.rule_bitmasks + sum(self.rule_rows.values())
+        """The distinct rows of all components. A mask has a bit for each group of a row, too."""
+        return self.rule_bitmasks + sum((*self.rule_rows.values(), *self.groups.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +166,14 @@ def _faults_of_counts(manifest: Manifest) -> Iterator[str]:
         yield from _beyond(f"counts.nodes_per_level[{level}]", nodes[level], 1, most)
     yield from _beyond("sum of counts.nodes_per_level", sum(nodes), 1, MAX_ID)
     yield from _beyond("counts.ads", counts.ads, nodes[-1], MAX_ID)
-    yield from _beyond("counts.rules", counts.rules, 1, MAX_ID)
-    yield from _beyond("counts.alternatives", counts.alternatives, 0, counts.ads)
     yield from _beyond("counts.ad_rules", counts.ad_rules, counts.ads, MAX_ID)
-    yield from _beyond("counts.rules", counts.rules + counts.alternatives, 1, MAX_ID)
+    yield from _beyond("counts.rules", counts.rules, 1, counts.ad_rules)
+    most = min(counts.ads, MAX_ID - counts.rules)
+    yield from _beyond("counts.alternatives", counts.alternatives, 0, most)
     yield from _beyond("counts.rule_bitmasks", counts.rule_bitmasks, 1, counts.rules)
     for field, names, least, most in (
         ("rule_rows", schema.component_names, 1, counts.rules),
+        ("groups", [each.name for each in schema.sets], 0, MAX_ID - counts.rules),
         ("values", schema.valued_names, 0, MAX_ID),
         ("entities", schema.entities, 0, counts.ads),
     ):

@@ -17,7 +17,7 @@ from grace.configs.errors import InputError
 from grace.index.rejects import Fault, Reject, brief, in_words
 from grace.index.tables import cells
 from grace.index.tables.addresses import Format
-from grace.index.tables.cells import ListParts, Mask, is_text, list_parts
+from grace.index.tables.cells import ListParts, Mask, is_list, is_text, list_parts
 from grace.index.tables.data_folder import FIRST_SECOND, LAST_SECOND, PER_SECOND, TIME_UNITS
 from grace.index.tables.item_numbers import LONGEST_ID, IdMap, Int64, no_name
 from grace.index.tables.roles import both_names
@@ -241,8 +241,11 @@ class Rows:
 
     def rule_values(self, name: str, row: int) -> list[str | None]:
         """Return one row's rule, None for a value that is not UTF-8; for messages."""
-        one = replace(self, batch=self.batch.slice(row, 1), faults={})
-        return cells.texts(one.rules(name).flat)
+        one, theirs = self.batch.slice(row, 1), self.theirs[name]
+        column = one.column(theirs)
+        if is_list(column.type) and is_list(column.type.value_type):
+            one = pa.record_batch([column.flatten()], [theirs])
+        return cells.texts(replace(self, batch=one, faults={}).rules(name).flat)
 
     def times(self, name: str, unit: str) -> Int64:
         """Return times in milliseconds; integers are in `unit` since 1970."""

@@ -12,6 +12,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+_BLOCK = 1 << 18  # ads that are counted at a time
+
 
 class Lists(NamedTuple):
     """Rows of value ids: row i is values[offsets[i] : offsets[i + 1]], ascending.
@@ -139,8 +141,8 @@ class TargetingRules:
     """
     rows          int32 [rules, components]   the row of each component
     parts         the rows of each component
-    alternatives  rules of which one must pass, ascending and distinct; the number of alternative i
-                  is that of the rules plus i
+    alternatives  rules of which one must pass, distinct, in the order of an ad's clauses;
+                  alternative i has the number num_rules + i
     """
 
     rows: npt.NDArray[np.int32]
@@ -189,6 +191,17 @@ class TargetingRules:
     @property
     def sets(self) -> tuple[SetRules, ...]:
         return tuple(part for part in self.parts if isinstance(part, SetRules))
+
+
+def count_rules(
+    rule_of: npt.NDArray[np.int32], num_rules: int, alternative_offsets: npt.NDArray[np.int64]
+) -> int:
+    """Return how many rules ads have, those of each alternative counted. `rule_of` may be a map."""
+    sizes = np.append(np.diff(alternative_offsets), 1)  # the last one is that of a plain rule
+    if len(sizes) == 1:
+        return len(rule_of)
+    blocks = (rule_of[at : at + _BLOCK] for at in range(0, len(rule_of), _BLOCK))
+    return sum(int(sizes[np.maximum(block - num_rules, -1)].sum()) for block in blocks)
 
 
 def lists_in(column: Column) -> Lists | None:

@@ -243,15 +243,16 @@ def load_schema(path: Path) -> TargetingSchema:
 
 
 def _with_clock_values(attribute: Attribute) -> Attribute:
-    if attribute.clock is None:
+    if attribute.clock not in CLOCKS:  # none, or one that the schema refuses
         return attribute
-    where = f"attributes.{attribute.name}"
-    if attribute.clock not in CLOCKS:
-        known = ", ".join(CLOCKS)
-        raise ConfigError(f"{where}.clock: must be one of {known}, got {attribute.clock!r}")
     if attribute.values or attribute.missing is not None:
+        where = f"attributes.{attribute.name}"
         raise ConfigError(f"{where}: a clock gives its values; leave `values` and `missing` out")
-    return replace(attribute, values=tuple(map(str, range(CLOCKS[attribute.clock]))))
+    return replace(attribute, values=clock_values(attribute.clock))
+
+
+def clock_values(clock: str) -> tuple[str, ...]:
+    return tuple(map(str, range(CLOCKS[clock])))
 
 
 def _faults(schema: TargetingSchema) -> Iterator[str]:
@@ -301,7 +302,11 @@ def _name_faults(schema: TargetingSchema) -> Iterator[str]:
 
 
 def _value_faults(attribute: Attribute) -> Iterator[str]:
-    values, missing = attribute.values, attribute.missing
+    values, missing, clock = attribute.values, attribute.missing, attribute.clock
+    if clock is not None and clock not in CLOCKS:
+        yield f"clock: must be one of {', '.join(CLOCKS)}, got {clock!r}"
+    elif clock is not None and values != clock_values(clock):
+        yield f"values: must be the {CLOCKS[clock]} that its clock shows, 0 first"
     if not values:
         yield "values: list at least one value"
     if len(values) > _MAX_VALUES:

@@ -82,11 +82,12 @@ def memory_needed(
         return Needed(host + ids, trie + ids if on_device else 0, 0)
     pairs = counts.ad_rules * _ID_BYTES  # at most: ads of a leaf may share rules
     lists = (counts.nodes_per_level[-1] + 1) * _ID_BYTES + pairs
-    lists += sum(2 * (count + 1) * _OFFSET_BYTES for count in counts.values.values())
+    offsets = {name: (count + 1) * _OFFSET_BYTES for name, count in counts.values.items()}
+    lists += sum(offsets.values()) + sum(offsets[each.name] for each in manifest.schema.sets)
     lists += sum(size for file, size in sizes.items() if file.startswith(_LISTED))
     rules = sum(size for file, size in sizes.items() if file.startswith("rule_"))
     masks = mask_bytes(counts, max_batch)
-    # The lists are made with room for the pairs of all ads. On a CPU, stops need a copy of them.
+    # The lists are made with room for the rules of all ads. On a CPU, stops need a copy of them.
     if on_device:
         return Needed(host + lists + pairs, trie + lists + rules + masks, masks)
     return Needed(host + lists + pairs + masks, 0, masks)

@@ -92,7 +92,8 @@ class _Explained:
         reply.sid[:] = self._snapshot.trie.sids(np.array([self._leaf]))[0].tolist()
         request = wire.RetrieveRequest.FromString(self._retrieval.message)
         request.at = request.at or prepared.at
-        self._reasons = explain(self._snapshot, ordinal, request)
+        rule = int(self._snapshot.ads.ad_rule[ordinal])
+        self._reasons = explain(self._snapshot, rule, request)
 
     def search(self, stages: Stages, require_wanted: Callable[[], None]) -> list[TracedStep]:
         self._add_rules()
@@ -218,7 +219,7 @@ class _Explained:
 
 
 def _rule(reason: Reason) -> str:
-    return f"{reason.name}: {reason.rule} (user: {reason.values})"
+    return f"{reason.name} {reason.rule} (user: {reason.values})"
 
 
 def _level_ids(levels: Mapping[str, int]) -> list[wire.LevelId]:

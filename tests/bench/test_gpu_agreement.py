@@ -24,6 +24,7 @@ from grace.kernels.decode.select_beams import Choice
 from support.bench_workloads import CPU, stale_graphs, tiny
 from support.decode_cases import branching_case, decode_case
 from support.oracle import eligible
+from support.strategies import random_schema
 
 
 def inverted_activation(hidden: Tensor, row_scale: Tensor, ffn: str) -> Tensor:
@@ -134,15 +135,21 @@ def test_scores_of_shared_sids_are_compared_however_many_others_there_are() -> N
 
 @pytest.mark.parametrize("seed", range(2))
 def test_the_plain_rules_of_replies_are_eligibility(seed: int) -> None:
-    case = decode_case(branching_case(np.random.default_rng(seed), 111, 7))
+    rng = np.random.default_rng(seed)
+    drawn = branching_case(rng, 111, 7, random_schema(rng, (3, 65), 2))
+    ads = [
+        replace(ad, clauses=(), rules={n: r for n, r in ad.rules.items() if "_all" not in n})
+        for ad in drawn.ads
+    ]
+    case = decode_case(replace(drawn, ads=tuple(ads)))
     snapshot = case.snapshot
     rules = np.arange(snapshot.rules.num_rules)
     by_id = {ad.ad_id: ad for ad in case.case.ads}
     answers = set()
     for user in case.case.users:
         passes = eligible_rules(snapshot, rules, user)[snapshot.ads.ad_rule]
-        ads = snapshot.ads.ad_ids.tolist()
-        expected = [eligible(case.case.schema, by_id[ad], user) for ad in ads]
+        ids = snapshot.ads.ad_ids.tolist()
+        expected = [eligible(case.case.schema, by_id[ad], user) for ad in ids]
         assert passes.tolist() == expected
         answers.update(expected)
     assert answers == {True, False}

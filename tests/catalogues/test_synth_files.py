@@ -19,10 +19,12 @@ from grace.catalogues.synth import (
     write_folder,
     write_raw_folder,
 )
+from grace.catalogues.synth.campaign_rules import OPEN
 from grace.catalogues.synth.files import write_ads
 from grace.catalogues.synth.log_file import make_log
 from grace.catalogues.synth.rules import OPEN_CAMPAIGN
-from grace.catalogues.synth.spec import SCHEMA
+from grace.catalogues.synth.spec import DAY_MS, LISTED, NOW_MS, RULE_COLUMNS, SCHEMA
+from grace.catalogues.synth.topics import TOPICS
 from grace.configs.errors import InputError
 from grace.index.builder import BuildSpec, build
 from grace.index.tables.data_folder import (
@@ -34,9 +36,10 @@ from grace.index.tables.data_folder import (
 )
 from grace.index.targeting.schema import load_schema
 from support.in_process import invoke_grace
-from support.oracle import RawAd, User, eligible
+from support.oracle import NO_RULE, Asked, RawAd, RawUser, Rules, User, eligible
 
 Folder = tuple[Path, Written]
+FLIGHT_COLUMNS = ("flight_start", "flight_end")
 
 
 def test_the_rows_are_the_catalogue_by_ascending_id(
@@ -60,11 +63,14 @@ def test_the_rows_are_the_catalogue_by_ascending_id(
         ad = ad_of[row["ad_id"]]
         assert row["sid"] == tiny.tree.sids[ad_sids[ad]].tolist()
         assert row["ad_weight"] == tiny.ad_weights[ad]
-        others = ("ad_id", "sid", "ad_weight", "title", "campaign", "advertiser")
-        rule = {name: row[name] for name in row if name not in others}
+        rule = {name: row[name] for name in RULE_COLUMNS}
         expected = tiny.campaigns.rule(int(tiny.ad_campaigns[ad]))
         assert {name: values for name, values in rule.items() if values is not None} == expected
         campaign = int(tiny.ad_campaigns[ad])
+        flight = [row[name] and 1000 * row[name].timestamp() for name in FLIGHT_COLUMNS]
+        assert flight == [None if x == OPEN else x for x in tiny.campaigns.flights[:, campaign]]
+        topic = next(each for each in TOPICS if each.name == row["category"])
+        assert any(f" {product}, " in row["title"] for product in topic.products)
         assert row["campaign"] == (None if campaign == OPEN_CAMPAIGN else campaign)
     brands = {(row["advertiser"], row["title"].split()[0]) for row in rows}
     assert len(brands) == len({advertiser for advertiser, _ in brands}) > 63
@@ -96,25 +102,30 @@ def test_files_from_before_are_kept_unless_forced(tmp_path: Path) -> None:
 
 
 def test_each_user_is_eligible_for_some_ads_and_not_for_others(tiny: Catalogue) -> None:
-    """Counted by the definition of eligibility, on every 7th ad."""
+    """Counted by the definition of eligibility, on every 7th ad, now and ten years later."""
     ads = [
         RawAd(int(tiny.ad_ids[ad]), (0,), rules=_rules(tiny, int(tiny.ad_campaigns[ad])))
         for ad in range(0, tiny.num_ads, 7)
     ]
     shares = []
     for request in make_requests(tiny):
-        user = {name: tuple(each["values"]) for name, each in request["user"].items()}
-        shares.append(sum(eligible(SCHEMA, ad, user) for ad in ads) / len(ads))
+        user = RawUser((name, tuple(each["values"])) for name, each in request["user"].items())
+        for years in (0, 10):
+            user.asked = Asked(at=NOW_MS + years * 365 * DAY_MS)
+            shares.append(sum(eligible(SCHEMA, ad, user) for ad in ads) / len(ads))
     assert min(shares) > 0.02
     assert max(shares) < 0.8
     assert 0.1 < float(np.mean(shares)) < 0.5
 
 
-def _rules(
-    catalogue: Catalogue, campaign: int
-) -> dict[str, tuple[frozenset[str] | None, frozenset[str] | None]]:
+def _rules(catalogue: Catalogue, campaign: int) -> Rules:
     lists = {name: frozenset(each) for name, each in catalogue.campaigns.rule(campaign).items()}
-    return {name: (lists.get(name), lists.get(f"{name}_exclude")) for name in SCHEMA.names}
+    names = [each.name for each in LISTED]
+    flight = catalogue.campaigns.flights[:, campaign].tolist()
+    return {
+        **{name: (lists.get(name), lists.get(f"{name}_exclude")) for name in names},
+        "flight": tuple(None if time == OPEN else time for time in flight),
+    }
 
 
 SPECS = {
@@ -129,7 +140,7 @@ SPECS = {
 def test_everyone_in_a_log_met_only_ads_that_they_may_see(
     spec: CatalogueSpec, tmp_path: Path
 ) -> None:
-    """The user may see an ad of each SID, and in the raw log the clicked ad itself."""
+    """At some time, the user may see an ad of each SID, and in the raw log the clicked ad."""
     for made in (spec, replace(spec, learned_tokens=False)):
         catalogue = make_catalogue(made)
         log, offsets = make_log(catalogue), catalogue.ad_offsets
@@ -151,8 +162,12 @@ def test_everyone_in_a_log_met_only_ads_that_they_may_see(
 
 
 def _may_see(catalogue: Catalogue, user: User, ad: int) -> bool:
-    raw = RawAd(ad, (0,), rules=_rules(catalogue, int(catalogue.ad_campaigns[ad])))
-    return eligible(SCHEMA, raw, user)
+    rules = {
+        **_rules(catalogue, int(catalogue.ad_campaigns[ad])),
+        "hour": NO_RULE,
+        "flight": NO_RULE,
+    }
+    return eligible(SCHEMA, RawAd(ad, (0,), rules=rules), user)
 
 
 def test_a_build_accepts_every_ad_and_all_of_its_rules(

@@ -109,7 +109,8 @@ def test_files_of_json_lines_may_lack_keys_that_others_have(shop: Path) -> None:
     (raw / "2.jsonl").unlink()
     (raw / "1.jsonl").write_text('{"sku": "007", "campaign": 7}\n')
     code, _, err = build(shop)
-    assert (code, "columns 'place' and 'place_exclude' are missing" in err) == (2, True)
+    missing = "columns 'place' and 'place_exclude' and 'place_all' are missing"
+    assert (code, missing in err) == (2, True)
 
 
 def test_ids_that_are_no_integers_ask_for_a_map(shop: Path) -> None:

@@ -224,14 +224,15 @@ def test_the_sizing_table_adds_up_to_the_bytes_of_a_snapshot(
         "rule": 4 * rules.num_rules,
         "rule and set": 4 * rules.num_rules * len(sets),
         "distinct bitmask of rules": 8 * snapshot.schema.words * len(rules.bitmask_table),
-        "set rule": sum(16 * len(rule) for rule in rules.sets),
+        "set rule": sum(24 * len(rule) for rule in rules.sets),
         "value in a set rule": 4 * in_rules,
         "value": 8 * len(values),
         "byte of a value": sum(len(text.encode()) for text in values),
     }
     shown = re.findall(r"^\| ([\w ,]+) \| \d+(?: W)? \| `", document, re.MULTILINE)
     assert shown == [*expected]
-    ends = 8 * (1 + 2 * len(sets) + len(sets) + len(kinds)) + 4  # the last of each array of offsets
+    # The last of each array of offsets: of ads, alternatives, sets and their values, entities.
+    ends = 8 * (2 + 4 * len(sets) + len(sets) + len(kinds)) + 4
     arrays = [np.load(file) for file in (tmp_path / f"{1:020d}").glob("*.npy")]
     assert sum(array.nbytes for array in arrays) == sum(expected.values()) + ends
     # In mode `exact` a load makes these.

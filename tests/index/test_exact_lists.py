@@ -62,7 +62,7 @@ def random_rules(
 def test_many_leaves_and_large_ones_are_joined_from_chunks(threads: int) -> None:
     rng = np.random.default_rng(threads)
     sizes = np.where(rng.random(99_999) < 0.001, 4096, rng.integers(1, 4, 99_999))
-    ads, rules = random_ads(rng, sizes, 777), random_rules(rng, 30_001, (7,))
+    ads, rules = random_ads(rng, sizes, 30_001), random_rules(rng, 30_001, (7,))
     assert_same_arrays(exact_lists(ads, rules, (7,), threads), plain_exact_lists(ads, rules, (7,)))
 
 

@@ -100,5 +100,5 @@ def test_a_stand_in_for_a_missing_value_is_not_shown_as_the_users(
     schema = TargetingSchema((Attribute("gender", ("male", "unknown"), "unknown"),), (), 7)
     ad = RawAd(1, (0,), 0.0, {"gender": (None, frozenset({excluded}))})
     (reason,) = explain(plain_snapshot(schema, (2,), [ad]), 0, {"gender": []})
-    assert str(reason) == f"gender: {words}"
+    assert str(reason) == f"gender {words}"
     assert (reason.user, reason.deciding) == ((), ("unknown",))

@@ -6,8 +6,14 @@ import pytest
 
 from grace.configs.eligibility import DynamicKWay, MatcherMode
 from grace.index.summary import summarize
-from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
-from support.oracle import RawAd, Rule
+from grace.index.targeting.schema import (
+    Attribute,
+    Property,
+    Range,
+    TargetingSchema,
+    TargetSet,
+)
+from support.oracle import RawAd, Rule, Rules
 from support.plain_builder import plain_snapshot
 
 
@@ -75,19 +81,27 @@ def test_entities_are_counted_with_their_ads() -> None:
 
 
 def test_mode_exact_counts_the_distinct_rules_of_sids_and_the_posting_lists() -> None:
-    schema = TargetingSchema((), (TargetSet("s", 64, 2, 64), TargetSet("t", 64, 2, 64)), 0)
-    rules: list[dict[str, Rule]] = [
+    """The rules of an alternative count one by one, and a group includes."""
+    sets = TargetSet("s", 64, 2, 64), TargetSet("t", 64, 2, 64)
+    schema = TargetingSchema((), sets, 0, ranges=(Range("r"),), properties=(Property("p"),))
+    rules: list[Rules] = [
         {"s": (frozenset("ab"), frozenset("c"))},
-        {"s": (frozenset("b"), None)},
+        {"s_all": (frozenset("b"),)},
         {},
     ]
     ads = [RawAd(i, (0,), rules=rules[i % 3]) for i in range(7)]
-    ads += [RawAd(10 + i, (1 + i,), rules=rules[2]) for i in range(9)]
-    exact = summarize(plain_snapshot(schema, (10,), ads, MatcherMode.EXACT)).exact
+    ads[1] = RawAd(1, (0,), clauses=(rules[1], {}))
+    ads += [RawAd(10 + i, (1 + i,), rules={"p": frozenset("xy")}) for i in range(9)]
+    summary = summarize(plain_snapshot(schema, (10,), ads, MatcherMode.EXACT))
+    assert (summary.rules, summary.alternatives) == (4, 1)
+    assert summary.rule_rows == {"s": 3, "t": 1, "r": 1, "p": 2}
+    assert (summary.groups, summary.values) == ({"s": 1, "t": 0}, {"s": 3, "t": 0, "p": 2})
+    exact = summary.exact
     assert exact is not None
     assert exact.rules_per_sid == {"p50": 1, "p90": 1, "p99": 3, "max": 3}
     assert (exact.leaf_rules, exact.leaf_rule_bytes) == (9 + 3, 4 * (9 + 3) + 4 * 11)
-    s, t = exact.postings
+    s, t, p = exact.postings
     assert (s.name, s.values, s.include_entries, s.exclude_entries) == ("s", 3, 3, 1)
     assert s.bytes == 2 * 8 * 4 + 4 * 4
     assert (t.name, t.values, t.include_entries, t.exclude_entries) == ("t", 0, 0, 0)
+    assert (p.name, p.values, p.include_entries, p.bytes) == ("p", 2, 2, 8 * 3 + 4 * 2)

@@ -31,7 +31,7 @@ from support.stage_cases import answer, message_of, replies_of
 from support.update_calls import Levels, update
 
 USERS = 11
-OF_EACH = 11
+OF_EACH = 8
 RARE = {
     Outcome.OUTCOME_OUT_OF_BEAM,
     Outcome.OUTCOME_EXCLUDED,

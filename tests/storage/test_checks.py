@@ -13,11 +13,13 @@ from grace.index.storage.checks import (
     Finite,
     Groups,
     Ids,
+    Intervals,
     Lookup,
     Offsets,
     Texts,
     View,
 )
+from grace.index.targeting.rules import count_rules
 
 MANY = 2 * BLOCK + 63
 ORDER = np.random.default_rng(7).permutation(MANY).astype(np.int32)
@@ -45,6 +47,7 @@ def fault(check: Check, own: npt.NDArray[Any], threads: int = 1, **arrays: Any) 
         (Ids("id", "limit", 5), np.arange(MANY) % 63 + 5, 68, "entry {at} is id 68, expected 5"),
         (Lookup(), ORDER, MANY, "entry {at} is ad 524351, expected 0 to 524350"),
         (Lookup(), ORDER, ORDER[0], "is ad id 0, not above the one before it"),
+        (Intervals(), np.ones((MANY, 2)), np.nan, "row {at} is [nan, nan], expected an interval"),
         (Finite(), np.linspace(0, 1, MANY, dtype=np.float32), -np.inf, "entry {at} is -inf"),
     ],
 )
@@ -58,6 +61,12 @@ def test_a_fault_among_many_is_found_at_its_place(
         own[at] = own[at - 1] if wrong is None else wrong
         found = fault(check, own, threads, **arrays)
         assert words.format(at=at, before=at - 1) in found, at
+
+
+def test_the_rules_of_ads_in_several_blocks_are_counted() -> None:
+    ad_rule, rules_each = ORDER % 5, [1, 1, 1, 2, 4]
+    expected = sum(rules_each[rule] for rule in ad_rule.tolist())
+    assert count_rules(ad_rule, 3, np.array([0, 2, 6])) == expected
 
 
 def is_utf8(text: bytes) -> bool:

@@ -13,16 +13,23 @@ from hypothesis import strategies as st
 
 from grace.configs.eligibility import Eligibility
 from grace.configs.errors import SnapshotError
+from grace.index.coverage import coverage
 from grace.index.entities import NO_ENTITY
+from grace.index.forms.components import explain
 from grace.index.matchers.derive import derive
+from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot, write_snapshot
 from grace.index.storage.arrays import TABLE, arrays_of, check_arrays, snapshot_of
 from grace.index.storage.manifest import parse_manifest
+from grace.index.targeting.rules import lists_in
 from grace.index.users.user_rows import UserEncoder
 from grace.index.verify import require_built, verify_snapshot
+from grace.proto.retrieval_pb2 import Filter, RetrieveRequest, Values
 from support.decode_cases import admitted_entries
 from support.forgery import (
+    CARS,
+    FLIGHT,
     SCHEMA,
     forge_array,
     forge_bytes,
@@ -43,7 +50,8 @@ FILES = sorted(arrays_of(small_snapshot()))
 Row = tuple[str, Any, Any, str]
 ROW = ("name", "at", "value", "fault")
 
-# The small catalogue: nodes per level 1, 2, 4, 6; 8 ads in 7 rules; attributes of 8 bits.
+# The small catalogue: nodes per level 1, 2, 4, 6; 8 ads in 9 rules, of which two
+# alternatives have two; attributes of 16 bits.
 FAULTS: list[Row] = [
     ("node_offsets", 0, 1, "offset 0 is 1, expected 0"),
     ("node_offsets", 2, -1, "offset 2 is -1, below the one before it, 2"),
@@ -59,22 +67,42 @@ FAULTS: list[Row] = [
     ("ad_ids", 0, -7, "entry 0 is id -7, expected 0 to 9223372036854775807"),
     ("ad_ids", 1, 7, "entry 1 is id 7, not above the one before it, 7"),
     ("ad_ids", 2, 111, "entry 6 is ad id 111, not above the one before it, 111"),
-    ("ad_rule", 3, 99, "entry 3 is rule 99, expected 0 to 6"),
-    ("ad_rule", 3, -1, "entry 3 is rule -1, expected 0 to 6"),
+    ("ad_rule", 3, 99, "entry 3 is rule 99, expected 0 to 10"),
+    ("ad_rule", 3, -1, "entry 3 is rule -1, expected 0 to 10"),
     ("ad_weight", 2, np.nan, "entry 2 is nan, expected a finite number"),
     ("ad_weight", 2, -np.inf, "entry 2 is -inf, expected a finite number"),
     ("ad_lookup", 0, 8, "entry 0 is ad 8, expected 0 to 7"),
     ("ad_lookup", 7, -1, "entry 7 is ad -1, expected 0 to 7"),
     ("ad_lookup", 1, 3, "entry 1 is ad id 5, not above the one before it, 5"),
-    ("rule_rows", (0, 0), 4, "entry 0 is row 4, expected 0 to 3"),
-    ("rule_bitmask_table", 1, 1 << 8, "row 1 has a bit set beyond the 8 bits"),
-    ("rule_rows", (2, 2), 3, "entry 8 is row 3, expected 0 to 2"),
-    ("rule_rows", (6, 1), -9, "entry 19 is row -9, expected 0 to 3"),
+    ("rule_rows", (0, 0), 5, "entry 0 is row 5, expected 0 to 4"),
+    ("rule_bitmask_table", 1, 1 << 16, "row 1 has a bit set beyond the 16 bits"),
+    ("rule_rows", (2, 3), 3, "entry 15 is row 3, expected 0 to 2"),
+    ("rule_rows", (6, 1), -9, "entry 37 is row -9, expected 0 to 3"),
+    ("rule_rows", (8, 5), 3, "entry 53 is row 3, expected 0 to 2"),
+    ("ad_rule", 0, 9, "the ads have 11 rules, expected 10"),
+    ("alternative_offsets", 1, 0, "alternative 0 is empty: offsets 0 and 1 are both 0"),
+    ("alternative_offsets", -1, 5, "the last offset is 5, but alternative_rules has 4 entries"),
+    ("alternative_rules", 3, 9, "entry 3 is rule 9, expected 0 to 8"),
+    ("alternative_rules", 0, -1, "entry 0 is rule -1, expected 0 to 8"),
     ("set_include_offsets.location", -1, 9, "last offset is 9, but set_include_values has 3"),
     ("set_include_values.location", 1, 3, "entry 1 is value 3, expected 0 to 2"),
     ("set_include_values.location", 0, 1, "entry 1 is value 1, not above"),
     ("set_exclude_values.audience", 0, -1, "entry 0 is value -1, expected 0 to 2"),
     ("set_exclude_offsets.audience", 1, 9, "offset 2 is 1, below the one before it, 9"),
+    ("set_groups.audience", 3, -1, "offset 3 is -1, below the one before it, 0"),
+    ("set_groups.audience", -1, 3, "the last offset is 3, but set_group_offsets has 2 groups"),
+    ("set_group_offsets.audience", 1, 0, "group 0 is empty: offsets 0 and 1 are both 0"),
+    ("set_group_offsets.location", 0, 1, "offset 0 is 1, expected 0"),
+    ("set_group_values.audience", 2, 3, "entry 2 is value 3, expected 0 to 2"),
+    ("set_group_values.audience", 1, 2, "entry 2 is value 2, not above the one before it, 2"),
+    ("rule_intervals.age", (0, 0), np.nan, "row 0 is [nan, inf], expected an interval"),
+    ("rule_intervals.age", (1, 0), np.inf, "row 1 is [inf, inf], expected an interval"),
+    ("rule_intervals.flight", (0, 1), -np.inf, "row 0 is [-inf, -inf], expected an interval"),
+    ("rule_intervals.flight", (1, 1), 0, "row 1 is [1767225600000.0, 0.0], expected an interval"),
+    ("property_offsets.category", 1, 2, "offset 2 is 1, below the one before it, 2"),
+    ("property_offsets.category", -1, 4, "the last offset is 4, but property_values has 3"),
+    ("property_values.category", 0, 2, "entry 0 is value 2, expected 0 to 1"),
+    ("property_values.category", 1, 1, "entry 2 is value 1, not above the one before it, 1"),
     ("value_offsets.audience", 1, 99, "offset 2 is 13, below the one before it, 99"),
     ("value_utf8.audience", 3, 0x80, r"entry 0 is b'caf\x80\xa9', expected UTF-8"),
     ("value_utf8.audience", 0, 0x7A, r"entry 1 is value b'cyclists', not above the one before it"),
@@ -104,7 +132,8 @@ def test_a_wrong_number_is_named_with_its_file_and_place(
     array = read_array_file(version, file)
     array[at] = value
     forge_array(version, file, array)
-    expected_file = "ad_lookup.npy" if "ad id" in fault else file
+    found_in = {"ad id": "ad_lookup.npy", "the ads have": "alternative_offsets.npy"}
+    expected_file = next((f for words, f in found_in.items() if words in fault), file)
     for threads in (1, 2):
         refused = refusal(version, threads=threads)
         assert refused.file == expected_file
@@ -118,7 +147,7 @@ def test_every_row_of_the_table_has_a_wrong_number_here() -> None:
     assert {alike.get(each, each) for each in stems} == {alike.get(each, each) for each in kinds}
 
 
-# What a load accepts, and no build writes. Bitmasks: NO (0xF1), PT, all (0xFF); location rules:
+# What a load accepts, and no build writes. Bitmasks: NO (0xFFF1), PT, all (0xFFFF); location rules:
 # {a, b}, -{c}, none; campaign 7 has ad 1, campaign 63 has ads 0 and 3.
 BUILT = (
     RawAd(
@@ -133,24 +162,37 @@ BUILT = (
         rules={"country": (some("PT"), None), "location": (None, some("c"))},
         entities={"campaign": 7},
     ),
-    RawAd(3, (0, 1), rules={"audience": (some("x"), some("y"))}),
+    RawAd(3, (0, 1), rules={"audience": (some("x"), some("y")), "category": some("sport")}),
     RawAd(4, (1, 0), rules={"country": (some("NO"), None)}, entities={"campaign": 63}),
     RawAd(5, (1, 1)),
+    RawAd(6, (1, 2), rules={"audience_all": (some("x"), some("y"))}),
+    RawAd(
+        7,
+        (1, 2),
+        rules={"flight": FLIGHT},
+        clauses=({"age": (None, 17.0)}, {"age": (65.0, None), "category": CARS}),
+    ),
 )
 DEEP_FAULTS: list[Row] = [
     ("ad_rule", 0, 1, "ad_rule.npy: entry 0 is 1, but built again 0"),
     ("ad_rule", 1, 3, "ad_rule.npy: entry 1 is 3, but built again 1"),
-    ("ad_rule", 4, 0, "rule_rows.npy: has shape [5, 3], but built again [4, 3]"),
+    ("ad_rule", 4, 0, "ad_rule.npy: entry 5 is 5, but built again 4"),
     ("rule_rows", (4, 0), 0, "ad_rule.npy: entry 4 is 4, but built again 3"),
     (
         "rule_rows",
-        slice(2),
+        (slice(2), slice(3)),
         [[1, 1, 0], [0, 0, 0]],
         "rule_rows.npy: entry 0 is 1, but built again 0",
     ),
-    ("rule_bitmask_table", 1, 0xF1, "rule_rows.npy: entry 3 is 1, but built again 0"),
-    ("rule_bitmask_table", 0, 0xF0, "no build keeps rule 0: country: the include list is"),
-    ("rule_bitmask_table", 2, 0xFE, "rule_bitmask_table.npy: entry 2 is 254, but built again"),
+    ("alternative_rules", [0, 1], [7, 6], "rule_rows.npy: entry 41 is 0, but built again 2"),
+    ("alternative_rules", 1, 6, "ad_rule.npy: entry 6 is 8, but built again 6"),
+    ("set_group_values.audience", [0, 1], [1, 0], "audience.npy: entry 0 is 1, but built again 0"),
+    ("set_group_values.audience", 1, 0, "audience.npy: entry 3 is 2, but built again 1"),
+    ("rule_intervals.age", 1, [-np.inf, np.inf], "rule_rows.npy: entry 39 is 1, but built again"),
+    ("property_values.category", 0, 0, "rule_rows.npy: entry 47 is 2, but built again 1"),
+    ("rule_bitmask_table", 1, 0xFFF1, "rule_rows.npy: entry 6 is 1, but built again 0"),
+    ("rule_bitmask_table", 0, 0xFFF0, "no build keeps rule 0: country: the list is empty"),
+    ("rule_bitmask_table", 2, 0xFFFE, "rule_bitmask_table.npy: entry 2 is 65534, but built again"),
     ("rule_rows", (0, 1), 1, "rule_rows.npy: entry 1 is 1, but built again 0"),
     ("set_include_offsets.location", 1, 0, "ad_rule.npy: entry 3 is 3, but built again 0"),
     ("set_exclude_values.audience", 0, 0, "no build keeps rule 2: audience_exclude: the"),
@@ -191,7 +233,7 @@ def test_rules_in_several_blocks_are_built_again_alike(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("file", FILES)
 def test_a_wrong_dtype_is_refused(file: str, version: Path) -> None:
     array = read_array_file(version, file)
-    forge_array(version, file, array.astype("<f8" if array.dtype != "<f8" else "<i8"))
+    forge_array(version, file, array.astype("<f8" if array.dtype != "<f8" else "<f4"))
     assert f"{file}: dtype must be " in str(refusal(version))
     if array.dtype.itemsize > 1:
         forge_array(version, file, array.astype(array.dtype.newbyteorder(">")))
@@ -202,8 +244,10 @@ def test_a_wrong_dtype_is_refused(file: str, version: Path) -> None:
 def test_a_wrong_shape_is_refused(file: str, version: Path) -> None:
     array = read_array_file(version, file)
     flat = array.reshape(-1) if array.ndim > 1 else array[:, None]
-    free = file.startswith(("set_include_values", "set_exclude_values", "value_utf8", "entity_ads"))
+    free = any(row.shape == ("any",) for row in TABLE if row.name.split(".")[0] in file.split("."))
     for changed in (np.concatenate([array, array]), array[:-1], array[:0], flat, array[..., None]):
+        if changed.shape == array.shape:
+            continue  # both are empty
         forge_array(version, file, changed)
         refused = refusal(version)
         if free and changed.ndim == array.ndim:
@@ -273,29 +317,58 @@ def use(snapshot: Snapshot) -> None:
     )
     np.testing.assert_array_equal(ads.ordinals(ads.ad_ids), np.arange(ads.num_ads))
     assert np.isfinite(ads.ad_weight).all()
-    for values, set_rules in zip(snapshot.set_values, rules.sets, strict=True):
+    named = (part for part in rules.parts if part.has_values)
+    for values, part in zip(snapshot.set_values, named, strict=True):
         assert len(values.ids) == len(values)
-        for value_id in (*set_rules.include_values, *set_rules.exclude_values):
-            values[value_id].encode()
+        for lists in filter(None, map(lists_in, part.columns)):
+            for value_id in lists.values:
+                values[int(value_id)].encode()
     for entities in snapshot.entities:
         places = entities.of_ad[entities.of_ad != NO_ENTITY]
         np.testing.assert_array_equal(entities.places(entities.ids[places]), places)
         for first, last in pairwise(entities.offsets.tolist()):
             assert len(ads.ad_ids[entities.ads[first:last]]) > 0
+    coverage(snapshot)
+    users = UserEncoder(snapshot.schema, snapshot.set_values).encode(USERS)
+    visible = [
+        [
+            all(each.passes for each in explain(snapshot, rule, user))
+            for rule in ads.ad_rule.tolist()
+        ]
+        for user in USERS
+    ]
+    leaves = np.tile(np.arange(trie.num_leaves, dtype=np.int32), len(USERS))
+    ends, scores = np.arange(len(USERS) + 1) * trie.num_leaves, np.zeros(len(leaves), np.float32)
+    matched = ExactMatcher(snapshot, 1).match(users, ends, leaves, scores, ads.num_ads)
+    found = np.split(matched.ad_ids, matched.offsets[1:-1])
+    assert [set(each) for each in found] == [set(ads.ad_ids[each]) for each in visible]
     for text in ("exact", "union", "dynamic", "static:3,4,2"):
         derived = derive(snapshot, Eligibility.of(text), 1)
-        users = UserEncoder(snapshot.schema, snapshot.set_values).encode(USERS)
-        for request in range(len(USERS)):
-            assert len(admitted_entries(derived, users, request)) == trie.num_entries
+        for request, of_ads in enumerate(visible):
+            admitted = admitted_entries(derived, users, request)[-trie.num_leaves :]
+            needed = np.logical_or.reduceat(of_ads, ads.ad_offsets[:-1])
+            assert not (needed & ~admitted).any()
+            assert text != "exact" or (needed == admitted).all()
 
 
-USERS = [{}, {"country": ["NO"], "location": ["no/oslo", "us/tx"], "audience": ["runners"]}]
+AT = 1_767_225_600_001
+USER = {"country": ["NO"], "location": ["no/oslo", "us/tx"], "audience": ["runners", "café"]}
+USERS = [
+    RetrieveRequest(at=AT),
+    RetrieveRequest(
+        at=AT,
+        user={"age": Values(number=17.0)} | {n: Values(values=v) for n, v in USER.items()},
+        filters={"category": Filter(any_of=["cars"], none_of=["sport"])},
+    ),
+]
 
 
 def corrupt(array: Array, data: st.DataObject) -> Array:
     """Replace a few numbers by extremes, neighbours or anything, or swap two of them."""
     flat = array.copy().reshape(-1)
     for _ in range(data.draw(st.integers(1, 3))):
+        if not len(flat):
+            break
         at = data.draw(st.integers(0, len(flat) - 1))
         if data.draw(st.booleans()):
             other = data.draw(st.integers(0, len(flat) - 1))

@@ -30,7 +30,7 @@ def assert_manifest_refused(version: Path, fault: str) -> None:
 
 
 def put(path: str, value: object) -> Change:
-    """Sets the field at a path such as counts.set_rules.location or files.0.bytes."""
+    """Sets the field at a path such as counts.rule_rows.location or files.0.bytes."""
 
     def change(fields: Fields) -> None:
         *parents, last = path.split(".")
@@ -49,8 +49,8 @@ def drop(name: str) -> Change:
 GONE, CREATED_AT = object(), "2026-01-31T12:00:00Z"
 FAULTS: list[tuple[str, object, str]] = [
     ("format", "zip", "format must be 'grace-snapshot', got 'zip'"),
-    ("format_version", 3, "written by a newer GRACE (format 3, this one reads 2): upgrade"),
-    ("format_version", 1, "written by an older GRACE (format 1, this one reads 2): build it again"),
+    ("format_version", 4, "written by a newer GRACE (format 4, this one reads 3): upgrade"),
+    ("format_version", 2, "written by an older GRACE (format 2, this one reads 3): build it again"),
     ("format_version", 10**400, "written by a newer GRACE (format 1000"),
     ("format_version", 0, "format_version: expected a positive integer, got 0"),
     ("format_version", True, "format_version: expected a positive integer, got True"),
@@ -73,10 +73,19 @@ FAULTS: list[tuple[str, object, str]] = [
     ("counts.ads", 5, "counts.ads: must be 6 to 2147483647, got 5"),
     ("counts.ads", 2**31, "counts.ads: must be 6 to 2147483647, got 2147483648"),
     ("counts.ads", 8.5, "8.5: only integers are expected"),
-    ("counts.rules", 0, "counts.rules: must be 1 to 8, got 0"),
-    ("counts.rule_bitmasks", 8, "counts.rule_bitmasks: must be 1 to 7, got 8"),
-    ("counts.set_rules.brand", 1, "counts.set_rules: expected ['audience', 'location'], got"),
-    ("counts.set_values.location", -1, "counts.set_values.location: must be 0 to"),
+    ("counts.rules", 0, "counts.rules: must be 1 to 10, got 0"),
+    ("counts.alternatives", 9, "counts.alternatives: must be 0 to 8, got 9"),
+    ("counts.ad_rules", 7, "counts.ad_rules: must be 8 to 2147483647, got 7"),
+    ("counts.ad_rules", 8, "counts.rules: must be 1 to 8, got 9"),
+    ("counts.rule_bitmasks", 10, "counts.rule_bitmasks: must be 1 to 9, got 10"),
+    ("counts.rule_rows.brand", 1, "counts.rule_rows: expected ['age', 'audience', 'category', "),
+    ("counts.rule_rows.age", 0, "counts.rule_rows.age: must be 1 to 9, got 0"),
+    ("counts.groups.age", 1, "counts.groups: expected ['audience', 'location'], got"),
+    ("counts.groups.location", 2**31, "counts.groups.location: must be 0 to 2147483638, got"),
+    ("counts.values.age", 1, "counts.values: expected ['audience', 'category', 'location'], got"),
+    ("counts.values.location", -1, "counts.values.location: must be 0 to"),
+    ("schema.attributes.2.clock", "sun", "attributes.weekday.clock: must be one of hour_of_day"),
+    ("schema.attributes.2.values.6", "7", "attributes.weekday.values: must be the 7 that its"),
     ("counts.entities.brand", 1, "counts.entities: expected ['advertiser', 'campaign']"),
     ("counts.entities.campaign", 9, "counts.entities.campaign: must be 0 to 8, got 9"),
     ("counts.entities", {}, "counts.entities: expected ['advertiser', 'campaign']"),
@@ -111,7 +120,7 @@ LONG = "a\n\x1b[31mok: \u202e" + "long" * 25_000
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        *(("created_at", LONG), (LONG, 1), ("counts.set_rules", {LONG: 1})),
+        *(("created_at", LONG), (LONG, 1), ("counts.rule_rows", {LONG: 1})),
         *(("schema.attributes.0.values", [LONG, LONG]), ("files.0.shape", [10**4000] * 63)),
     ],
     ids=range(5),
@@ -179,7 +188,7 @@ def test_a_manifest_that_is_too_long_is_not_read(version: Path) -> None:
 
 def test_a_newer_format_is_reported_whatever_else_it_changes(version: Path) -> None:
     write_fields(version, {"format": "grace-snapshot", "format_version": 4, "shards": []})
-    assert_manifest_refused(version, "written by a newer GRACE (format 4, this one reads 2)")
+    assert_manifest_refused(version, "written by a newer GRACE (format 4, this one reads 3)")
 
 
 _HUGE = st.sampled_from([0, -1, 2**31 - 1, 2**31, 2**63 - 1, 2**64 - 1, 10**30])

@@ -88,9 +88,10 @@ def random_nodes(
 def admitted_entries(snapshot: Snapshot, rows: UserRows, request: int) -> npt.NDArray[np.bool_]:
     """Return whether each child entry, which leads to the next node, is admitted for a request."""
     index, trie = DecodeIndex.of(snapshot, CPU), snapshot.trie
-    users = with_eligible(UserTensors.of(rows, CPU), index, REFERENCE)
+    ops = load_ops(CPU)
+    users = with_eligible(UserTensors.of(rows, CPU), index, ops)
     nodes = torch.arange(trie.first_leaf, dtype=torch.int32).repeat(len(rows), 1)
-    found = load_ops(CPU).admit_children(nodes, users, index)
+    found = ops.admit_children(nodes, users, index)
     begin, end = found.offsets[trie.first_leaf * request :: trie.first_leaf][:2].tolist()
     admitted = np.zeros(trie.num_entries, np.bool_)
     admitted[found.nodes[begin:end].numpy() - 1] = True

@@ -28,12 +28,13 @@ from support.oracle import (
     NO_RULE,
     RawAd,
     Rule,
+    Rules,
     attribute_passes,
     eligible,
     set_passes,
     within_limits,
 )
-from support.plain_builder import PLAIN_SID_SPACE
+from support.plain_builder import PLAIN_SID_SPACE, rules_of
 from support.stage_cases import message_of
 from support.strategies import Case, random_ads, random_users
 
@@ -166,14 +167,21 @@ class PlainRequest:
         return steps
 
     def failed_rules(self, ad: RawAd) -> set[str]:
+        """Those of the first clause of which the fewest fail."""
+        return min(map(self._failed_of, rules_of(ad)), key=len)
+
+    def _failed_of(self, rules: Rules) -> set[str]:
         def given(name: str) -> tuple[Rule, Sequence[str]]:
-            return ad.rules.get(name, NO_RULE), self.user.get(name, ())
+            return rules.get(name, NO_RULE), self.user.get(name, ())
 
         of_attributes = {
             each.name for each in SCHEMA.attributes if not attribute_passes(each, *given(each.name))
         }
         return of_attributes | {
-            each.name for each in SCHEMA.sets if not set_passes(each, *given(each.name))
+            each.name
+            for each in SCHEMA.sets
+            if not set_passes(each, *given(each.name))
+            or any(g.isdisjoint(given(each.name)[1]) for g in rules.get(f"{each.name}_all", ()))
         }
 
     @cached_property

@@ -19,8 +19,15 @@ from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import SnapshotError
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot, write_snapshot
-from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
-from support.oracle import RawAd, Rule
+from grace.index.targeting.schema import (
+    Attribute,
+    Flight,
+    Property,
+    Range,
+    TargetingSchema,
+    TargetSet,
+)
+from support.oracle import RawAd, Rules
 from support.plain_builder import plain_snapshot
 
 Fields = dict[str, Any]
@@ -29,6 +36,7 @@ SCHEMA = TargetingSchema(
     attributes=(
         Attribute("country", ("NO", "PT", "US")),
         Attribute("gender", ("female", "male", "unknown"), missing="unknown"),
+        Attribute("weekday", tuple("0123456"), clock="day_of_week"),
     ),
     sets=(
         TargetSet("location", bloom_bits=64, bloom_hashes=2, max_request_values=8),
@@ -36,6 +44,9 @@ SCHEMA = TargetingSchema(
     ),
     hash_seed=7,
     entities=("campaign", "advertiser"),
+    ranges=(Range("age"),),
+    flights=(Flight("flight"),),
+    properties=(Property("category"),),
 )
 VOCAB_SIZES = (4, 5, 9)
 
@@ -44,12 +55,13 @@ def some(*values: str) -> frozenset[str]:
     return frozenset(values)
 
 
-RULES: tuple[tuple[int, tuple[int, ...], float, dict[str, Rule]], ...] = (
+CARS, FLIGHT = some("cars"), (1_767_225_600_000, 1_767_312_000_000)
+RULES: tuple[tuple[int, tuple[int, ...], float, Rules], ...] = (
     (11, (0, 1, 2), 0.5, {"country": (some("NO"), None), "location": (some("no/oslo"), None)}),
-    (7, (0, 1, 2), 1.5, {"location": (some("no/oslo", "no/bergen"), None)}),
-    (300, (0, 1, 8), 0.25, {"audience": (some("runners"), some("cyclists"))}),
-    (5, (0, 3, 0), 0.0, {"country": (some("PT", "US"), None)}),
-    (6, (0, 3, 0), 0.0, {"country": (some("PT", "US"), None)}),
+    (7, (0, 1, 2), 1.5, {"location": (some("no/oslo", "no/bergen"), None), "age": (18.0, None)}),
+    (300, (0, 1, 8), 0.25, {"audience": (some("runners"), some("cyclists")), "category": CARS}),
+    (5, (0, 3, 0), 0.0, {"country": (some("PT", "US"), None), "flight": FLIGHT}),
+    (6, (0, 3, 0), 0.0, {"country": (some("PT", "US"), None), "flight": FLIGHT}),
     (63, (3, 0, 4), 2.0, {"gender": (None, some("male")), "location": (None, some("us/tx"))}),
     (111, (3, 4, 4), 0.0, {}),
     (2**63 - 1, (3, 4, 5), -1.0, {"audience": (some("runners", "café"), None)}),
@@ -64,7 +76,12 @@ ENTITIES: dict[int, dict[str, int]] = {
     111: {},
     2**63 - 1: {"campaign": 12, "advertiser": 2**40},
 }
-ADS = tuple(RawAd(*ad, ENTITIES[ad[0]]) for ad in RULES)
+GROUPS = (some("runners", "cyclists"), some("café"))
+CLAUSES: dict[int, tuple[Rules, ...]] = {
+    63: ({"age": (None, 17.0)}, {"weekday": (some("5", "6"), None), "category": CARS | {"sport"}}),
+    111: ({"age": (None, 17.0)}, {"audience_all": GROUPS}),
+}
+ADS = tuple(RawAd(*ad, ENTITIES[ad[0]], CLAUSES.get(ad[0], ())) for ad in RULES)
 
 
 def small_snapshot(version: int = 1) -> Snapshot:

@@ -56,6 +56,10 @@ class RawUser(dict[str, Any]):
     asked = NOTHING_ASKED
 
 
+def asked_with(user: User) -> Asked:
+    return user.asked if isinstance(user, RawUser) else NOTHING_ASKED
+
+
 @dataclass(frozen=True)
 class RawAd:
     ad_id: int
@@ -97,7 +101,7 @@ def label_of(schema: TargetingSchema, name: str) -> str:
 
 def failure_of(schema: TargetingSchema, rules: Rules, user: User) -> str | None:
     """The first name of one clause that fails."""
-    asked: Asked = getattr(user, "asked", NOTHING_ASKED)
+    asked = asked_with(user)
     for attribute in schema.attributes:
         values = user.get(attribute.name, ()) or clock_values(attribute, asked)
         if not attribute_passes(attribute, rules.get(attribute.name, NO_RULE), values):

@@ -24,7 +24,7 @@ from grace.index.targeting.schema import (
 )
 from grace.index.users.user_rows import UserAttributes
 from grace.proto.retrieval_pb2 import Filter, RetrieveRequest
-from support.oracle import NOTHING_ASKED, Asked, RawAd, RawFilter, RawUser, Rule, Rules, User
+from support.oracle import Asked, RawAd, RawFilter, RawUser, Rule, Rules, User, asked_with
 
 
 def examples(count: int) -> settings:
@@ -272,7 +272,7 @@ def _random_filter(rng: np.random.Generator, target: Property) -> RawFilter:
 
 def asking(user: User) -> RetrieveRequest:
     """The request of a user."""
-    asked = getattr(user, "asked", NOTHING_ASKED)
+    asked = asked_with(user)
     request = RetrieveRequest(at=asked.at, utc_offset_minutes=asked.utc_offset_minutes)
     for name, values in user.items():
         if isinstance(values, float):

@@ -34,11 +34,11 @@ def test_the_needed_memory_is_what_a_load_takes(tmp_path: Path) -> None:
         rules, lists, matchers = snapshot.rules, snapshot.exact, snapshot.matchers
         derived = bytes_of((lists, matchers))
         rows = 0 if matchers is None else bytes_of(matchers) - _bytes_of_ids(matchers)
-        of_rules = (rules.rows, rules.bitmask_table)
+        of_rules = (rules.rows, tuple(part for part in rules.parts if not part.has_values))
         of_trie = index.node_offsets.nbytes + index.csr_tokens.nbytes
         used = of_trie + derived + (0 if lists is None else bytes_of(of_rules))
         needed = memory_needed(manifest, eligibility, GPU, max_batch=16)
-        pairs = 0 if lists is None else 4 * snapshot.ads.num_ads - lists.leaf_rules.nbytes
+        pairs = 0 if lists is None else 4 * manifest.counts.ad_rules - lists.leaf_rules.nbytes
         assert needed.device == used - rows + pairs + needed.masks
         assert memory_needed(manifest, eligibility, CPU, max_batch=16).device == 0
         arrays = sum(entry.data_bytes for entry in manifest.files)
