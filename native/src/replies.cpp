@@ -103,8 +103,8 @@ void write_sids(Writer& out, const Reply& reply, const Sids& sids) {
 }  // namespace
 
 // Of replies that grace_exact_match made: message i is that of row rows[i].
-//   texts, sizes    [2, count]: request ids, then the fields 9 that Python has written
-//   served_by       the fields 6, 7 and 13 as bytes
+//   texts, sizes    [2, count]: request ids, then the fields 9 and 13 that Python has written
+//   served_by       the fields 6 and 7 as bytes
 //   labels          of the components, by which ads failed
 //   degraded        bool [count]: whether `profile` is smaller than the one asked for
 //   timings         uint32 [count, 5]: the fields of grace.v1.Timings

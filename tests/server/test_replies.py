@@ -67,7 +67,7 @@ def heads_of(
         snapshot_version=version,
         checkpoint=checkpoint,
         profile=profile,
-        at=2**62 if version else 0,
+        times=[2**62 + row for row in rows] if version else None,
         labels=labels,
     )
 
@@ -95,7 +95,7 @@ def expected_reply(
                 if count
             },
         ),
-        at=heads.at,
+        at=0 if heads.times is None else heads.times[place],
         snapshot_version=heads.snapshot_version,
         checkpoint=heads.checkpoint,
         ignored_names=heads.ignored[place],
