@@ -62,6 +62,8 @@ TABLES: Mapping[str, Table] = {
         (
             "cd", "union", "static", "dynamic", "exact",
             "shuffled:cd", "shuffled:union", "shuffled:exact",
+            "third:cd", "third:union", "third:exact",
+            "nine-tenths:cd", "nine-tenths:union", "nine-tenths:exact",
         ),
         precisions=0, users=1, on_cpu=True,
     ),

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grace.bench.eligibility.tables import paper_tables, study_tables
+from grace.bench.eligibility.tables import blocked_tables, paper_tables, study_tables
 from grace.bench.eligibility.tables import printed_tables as printed_study
 from grace.bench.gpu.pages.document import SECTIONS
 from grace.bench.gpu.pages.serve_tables import fleet_tables
@@ -21,6 +21,7 @@ from grace.configs.marked_text import rewrite
 
 RESULTS = Path(__file__).parent / "results"
 BUILD, OVERLOAD = RESULTS / "cpu-2core" / "build.json", RESULTS / "cpu-2core" / "overload.json"
+BLOCKED = RESULTS / "cpu-2core" / "passrate.json"
 PASSRATE = RESULTS / "h200" / "passrate.json"
 FLEET = RESULTS / "h200" / "fleet.json"
 """The results that the documents show."""
@@ -30,6 +31,7 @@ def main(docs: Path) -> None:
     for document, result, tables in (
         ("building.md", BUILD, build_tables),
         ("eligibility.md", PASSRATE, study_tables),
+        ("eligibility.md", BLOCKED, blocked_tables),
         ("eligibility-calibration.md", PASSRATE, paper_tables),
         ("operations.md", OVERLOAD, overload_tables),
         ("fleet.md", FLEET, fleet_document),

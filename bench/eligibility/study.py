@@ -1,9 +1,11 @@
-"""Measure every way to decode over the `paper` catalogue, and over one with shuffled rules.
+"""Measure every way to decode over the `paper` catalogue, over one with shuffled rules, and with
+flights and filters that block a share of all ads.
 
 Rows, by "table": `catalogue` (one), `matchers` (per mode, kind and position), `exact` (one, what
 mode `exact` has in place of matchers), `pass` (per catalogue, mode and bucket of generated ads),
-`selectivity` (per catalogue, mode and range of the share of all ads that a user may see). Knobs are
-calibrated for mode `cd` alone (docs/eligibility-calibration.md): nothing is fitted to another mode.
+`selectivity` (per catalogue, mode and range of the share of all ads that a user may see), `passing`
+(per catalogue with flights and filters, which share of ads these pass). Knobs are calibrated for
+mode `cd` alone (docs/eligibility-calibration.md): nothing is fitted to another mode.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,6 +22,12 @@ from grace.bench.eligibility.audience import (
     make_audience,
     with_many_locations,
 )
+from grace.bench.eligibility.blocking import (
+    PASSING,
+    asking,
+    passing_pct,
+    with_flights_and_filters,
+)
 from grace.bench.eligibility.outcomes import Counting, Outcome, bucket_rows, range_rows
 from grace.bench.eligibility.path_scores import PathScores
 from grace.bench.eligibility.search import best_possible, search
@@ -34,9 +42,10 @@ from grace.catalogues.paper.spec import PaperSpec
 from grace.configs.eligibility import EXACT, Eligibility, MatcherMode
 from grace.configs.machine import available_cores
 from grace.index.matchers.derive import derive
+from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.summary import IndexSummary, summarize
-from grace.index.users.user_rows import UserEncoder
+from grace.index.users.user_rows import UserEncoder, UserRows
 from grace.kernels import DecodeIndex
 
 PAPER, SHUFFLED = "paper", "shuffled"
@@ -55,10 +64,18 @@ class _Way:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One of the two catalogues, and the ways to decode it that are asked for."""
+    """One of the catalogues, and the ways to decode it that are asked for."""
 
+    name: str
     counting: Counting
     ways: dict[MatcherMode, _Way]
+    encoder: UserEncoder
+
+    def rows_of(self, people: Sequence[Person]) -> UserRows:
+        users = [person.attributes for person in people]
+        if self.name in PASSING:
+            return self.encoder.encode([asking(user, self.name) for user in users])
+        return self.encoder.encode(users)
 
 
 def measure(work: Workload) -> Iterator[Row]:
@@ -68,18 +85,23 @@ def measure(work: Workload) -> Iterator[Row]:
     facts = paper_snapshot(catalogue, threads)
     sides: dict[str, _Side] = {}
     for name, modes in _asked(work.options.parts()).items():
-        own = facts if name == PAPER else _with_shuffled_rules(facts)
+        own = _facts_of(name, facts)
         exact = derive(own, EXACT, threads)
         if not sides:
             yield _catalogue_row(spec, summarize(exact))
-        sides[name] = _Side(Counting(exact, work.device, work.load_ops(work.device)), {})
+        if name in PASSING:
+            yield {"table": "passing", "catalogue": name, "ads_pct": passing_pct(own, name)}
+        counting = Counting(exact, work.device, work.load_ops(work.device))
+        encoder = UserEncoder(exact.schema, exact.set_values)
+        sides[name] = _Side(name, counting, {}, encoder)
         for mode in modes:
             snapshot = derive(own, Eligibility.of(mode), threads)
             if name == PAPER:
                 yield from _index_rows(summarize(snapshot))
             sides[name].ways[mode] = _Way(DecodeIndex.of(snapshot, work.device))
             del snapshot  # k-way matchers are gigabytes: before the next mode's are made
-    people = _serve(catalogue, sides, work)
+    people = _audience(catalogue, facts, work)
+    _serve(people, sides, work)
     for name, side in sides.items():
         for mode, way in side.ways.items():
             yield from _rows(name, mode, Outcome.joined(way.outcomes), people)
@@ -94,27 +116,36 @@ def _asked(parts: Sequence[str]) -> dict[str, list[MatcherMode]]:
     return asked
 
 
-def _serve(catalogue: PaperCatalogue, sides: dict[str, _Side], work: Workload) -> list[Person]:
-    """Answer all users in every way, batch by batch, and return them."""
-    first = next(iter(sides.values())).counting
-    encoder = UserEncoder(first.snapshot.schema, first.snapshot.set_values)
-    trie = first.snapshot.trie
-    people = make_audience(work.users, catalogue, encoder, first.matcher, trie.num_leaves)
-    generator = generator_of(first.snapshot, Draws(_GENERATOR_SEED), GeneratorKnobs())
+def _facts_of(name: str, facts: Snapshot) -> Snapshot:
+    if name in PASSING:
+        return with_flights_and_filters(facts)
+    return _with_shuffled_rules(facts) if name == SHUFFLED else facts
+
+
+def _audience(catalogue: PaperCatalogue, facts: Snapshot, work: Workload) -> list[Person]:
+    encoder = UserEncoder(facts.schema, facts.set_values)
+    matcher = ExactMatcher(facts, available_cores())
+    return make_audience(work.users, catalogue, encoder, matcher, facts.trie.num_leaves)
+
+
+def _serve(people: Sequence[Person], sides: dict[str, _Side], work: Workload) -> None:
+    """Answer all users in every way, batch by batch."""
+    snapshot = next(iter(sides.values())).counting.snapshot
+    trie = snapshot.trie
+    generator = generator_of(snapshot, Draws(_GENERATOR_SEED), GeneratorKnobs())
     path_scores = PathScores(generator, trie.level_starts, work.device)
     admit_children = work.load_ops(work.device).admit_children
     for begin in range(0, len(people), AT_ONCE):
         batch = people[begin : begin + AT_ONCE]
         scores = torch.stack([path_scores.of(person.number) for person in batch])
-        users = encoder.encode([person.attributes for person in batch])
         for side in sides.values():
-            counting, asking = side.counting, side.counting.asking(users)
-            assert asking.eligible is not None
-            best = counting.best(best_possible(scores, asking.eligible, trie.first_leaf), users)
+            counting, users = side.counting, side.rows_of(batch)
+            asked = counting.asking(users)
+            assert asked.eligible is not None
+            best = counting.best(best_possible(scores, asked.eligible, trie.first_leaf), users)
             for way in side.ways.values():
-                found = search(scores, asking, way.index, admit_children)
-                way.outcomes.append(counting.outcome(found, users, asking, best))
-    return people
+                found = search(scores, asked, way.index, admit_children)
+                way.outcomes.append(counting.outcome(found, users, asked, best))
 
 
 def _with_shuffled_rules(facts: Snapshot) -> Snapshot:
@@ -137,6 +168,8 @@ def _rows(
         if audience == "population":
             for row in bucket_rows(own):
                 yield {"table": "pass", **place, **row}
+        if name in PASSING:
+            continue
         for row in range_rows(own, shares[of], ranges):
             yield {"table": "selectivity", **place, "audience": audience, **row}
 

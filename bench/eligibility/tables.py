@@ -8,6 +8,7 @@ rate.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from grace.bench.eligibility.blocking import PASSING
 from grace.bench.markdown import Cell, markdown_table, origin, shown, table_of
 from grace.bench.result_file import Row
 from grace.catalogues.paper.published import (
@@ -41,6 +42,7 @@ CATALOGUES = {
     "shuffled": "Rules do not follow the SIDs",
 }
 
+_BLOCKED = {"paper": "none", "third": "a third", "nine-tenths": "nine tenths"}
 _MATCHERS = {"bitmask": "bitmask", "bloom": "Bloom"}
 _POSITIONS = ("root", "position 1", "position 2", "position 3")
 _BUCKETS = {"<5k": "below 5,000", "5k-9.9k": "5,000 to 9,999", "10k+": "10,000 and more"}
@@ -71,6 +73,13 @@ def study_tables(result: Mapping[str, Any]) -> dict[str, str]:
     return tables
 
 
+def blocked_tables(result: Mapping[str, Any]) -> dict[str, str]:
+    """Return the table of flights and filters in Markdown by the name of its marks."""
+    catalogue = _one(result["rows"], table="catalogue")
+    size = f"{catalogue['sids']:,} SIDs, {catalogue['ads']:,} ads. "
+    return {"blocked": origin(result) + size + _blocked(result["rows"])}
+
+
 def printed_tables(rows: Rows) -> str:
     """Return the tables of one run in Markdown, as far as it measured them."""
     parts = []
@@ -82,6 +91,8 @@ def printed_tables(rows: Rows) -> str:
             parts += [_by_range(sweep, _ELIGIBLE_ADS), "Wasted SIDs, %:\n"]
             parts += [_by_range(sweep, _WASTED), "Score mass / top 100 ads, %:\n"]
             parts += [_by_range(sweep, _RECALL)]
+    if _all(rows, table="passing"):
+        parts += ["## Flights and filters\n", _blocked(rows)]
     return "\n".join(parts)
 
 
@@ -118,6 +129,30 @@ def _ways(rows: Rows) -> str:
         ("wasted, %", "{wasted_sids_pct:.1f}"),
         ("live beams", lambda x: _steps(x["live_beams"])),
         ("of them useful", lambda x: _steps(x["useful_beams"])),
+        ("score mass, %", "{score_mass_pct:.1f}"),
+        ("top 100 ads, %", "{top_ads_pct:.1f}"),
+    )
+
+
+def _blocked(rows: Rows) -> str:
+    """Compare the ways that block ads and the same ones that do not."""
+    everyone = _all(rows, table="pass", bucket="all")
+    modes = {row["mode"] for row in everyone if row["catalogue"] in PASSING}
+    of_catalogue = [
+        row
+        for name in _BLOCKED
+        for mode in _modes(everyone)
+        for row in _all(everyone, catalogue=name, mode=mode)
+        if mode in modes
+    ]
+    passing = {row["catalogue"]: row["ads_pct"] for row in _all(rows, table="passing")}
+    return f"Means of {everyone[0]['users']} requests.\n\n" + table_of(
+        of_catalogue,
+        ("flights and filters block", lambda x: _BLOCKED[x["catalogue"]]),
+        ("ads that pass them, %", lambda x: f"{passing.get(x['catalogue'], 100.0):.1f}"),
+        ("", lambda x: WAYS[x["mode"]]),
+        ("eligible ads", "**{eligible_ads:,.0f}**"),
+        ("wasted SIDs, %", _WASTED),
         ("score mass, %", "{score_mass_pct:.1f}"),
         ("top 100 ads, %", "{top_ads_pct:.1f}"),
     )

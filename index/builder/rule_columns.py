@@ -213,8 +213,8 @@ class RuleReader:
             rows.refuse(row, name, None, _BOTH)
         for clause, fault in clauses.faults.items():
             for row in ad_of[clause_of == clause].tolist():
-                column = CLAUSES if fault.column == CLAUSES else f"{CLAUSES}.{fault.column}"
-                rows.refuse(row, column, fault.value, fault.reason)
+                shown = CLAUSES if fault.column == CLAUSES else f"{CLAUSES}.{fault.column}"
+                rows.refuse(row, shown, fault.value, fault.reason)
         columns = tuple(
             _merged(mine, theirs, ad_of, clause_of)
             for mine, theirs in zip(own, of_clauses, strict=True)

@@ -12,9 +12,15 @@ import torch
 from grace.bench import result_tables
 from grace.bench.eligibility import study
 from grace.bench.eligibility.audience import make_audience, with_many_locations
+from grace.bench.eligibility.blocking import (
+    PASSING,
+    asking,
+    passing_pct,
+    with_flights_and_filters,
+)
 from grace.bench.eligibility.path_scores import PathScores
 from grace.bench.eligibility.search import best_possible, search
-from grace.bench.eligibility.tables import paper_tables, study_tables
+from grace.bench.eligibility.tables import blocked_tables, paper_tables, study_tables
 from grace.bench.gpu.subjects.workload import workload_of
 from grace.bench.options import BenchOptions
 from grace.bench.result_file import Row, read_result
@@ -27,6 +33,7 @@ from grace.catalogues.paper.generator import (
     GeneratorKnobs,
     generator_of,
 )
+from grace.catalogues.paper.population import make_users
 from grace.catalogues.paper.snapshots import paper_snapshot
 from grace.catalogues.paper.spec import PaperSpec
 from grace.configs.eligibility import EXACT, Eligibility, MatcherMode
@@ -40,7 +47,7 @@ from support.decode_cases import admitted_entries
 
 CPU = torch.device("cpu")
 USERS = 5
-PASSRATE = read_result(result_tables.PASSRATE)
+PASSRATE, BLOCKED = map(read_result, (result_tables.PASSRATE, result_tables.BLOCKED))
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +152,27 @@ def test_the_best_possible_search_is_that_of_an_exact_test_and_unlimited_beams(
         assert int(torch.isfinite(found.scores[user]).sum()) == len(expected)
 
 
+@pytest.mark.parametrize("name", PASSING)
+def test_flights_and_filters_leave_the_eligible_ads_whose_rows_all_pass(
+    facts: Snapshot, catalogue: PaperCatalogue, name: str
+) -> None:
+    """The share that passes each of three components is the third root of all that pass."""
+    snapshot = with_flights_and_filters(facts)
+    user, *_ = make_users(1, catalogue.draws, catalogue.spec.knobs)
+    whole = np.arange(facts.trie.num_leaves, dtype=np.int32)
+
+    def eligible_of(own: Snapshot, request: Any) -> Any:
+        rows = UserEncoder(own.schema, own.set_values).encode([request])
+        scores, borders = np.zeros(len(whole), np.float32), np.array([0, len(whole)])
+        return ExactMatcher(own, 1).match(rows, borders, whole, scores, 1 << 30).ad_ids
+
+    before, after = eligible_of(facts, user), eligible_of(snapshot, asking(user, name))
+    rows = snapshot.rules.rows[snapshot.ads.ad_rule[snapshot.ads.ordinals(before)], -3:]
+    assert after.tolist() == before[(rows < 1000 * PASSING[name] ** (1 / 3)).all(axis=1)].tolist()
+    assert passing_pct(snapshot, name) == pytest.approx(100 * PASSING[name], abs=2.0)
+    assert 0 < len(after) < len(before)
+
+
 @pytest.fixture(scope="module")
 def rows() -> list[Row]:
     return list(study.measure(tiny("eligibility", sids=(22_222,))))
@@ -158,6 +186,7 @@ def test_the_documents_tables_can_be_made_of_a_run(rows: list[Row]) -> None:
     result = {"machine": "m", "commit": "c", "command": "k", "rows": rows}
     made = study_tables(result) | paper_tables(result)
     assert made.keys() == (study_tables(PASSRATE) | paper_tables(PASSRATE)).keys()
+    assert blocked_tables(result).keys() == blocked_tables(BLOCKED).keys()
     for mode in MatcherMode:
         everyone, *buckets = of(rows, table="pass", catalogue="paper", mode=mode.value)
         assert (everyone["users"], sum(row["users"] for row in buckets)) == (7, 7)

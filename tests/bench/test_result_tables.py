@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from grace.bench import result_tables
-from grace.bench.eligibility.tables import paper_tables, study_tables
+from grace.bench.eligibility.tables import blocked_tables, paper_tables, study_tables
 from grace.bench.gpu.pages.document import NAME, performance_document
 from grace.bench.options import TABLES
 from grace.bench.pictures import draw_pictures, eligible_ads
@@ -25,14 +25,16 @@ from grace.catalogues.paper.generator import GeneratorKnobs
 from grace.catalogues.paper.spec import PaperKnobs
 from grace.configs.marked_text import replaced
 
-BUILD, PASSRATE = map(read_result, (result_tables.BUILD, result_tables.PASSRATE))
+BUILD, PASSRATE, BLOCKED = map(
+    read_result, (result_tables.BUILD, result_tables.PASSRATE, result_tables.BLOCKED)
+)
 
 
 @pytest.mark.parametrize(
     ("document", "tables"),
     [
         ("building.md", build_tables(BUILD)),
-        ("eligibility.md", study_tables(PASSRATE)),
+        ("eligibility.md", study_tables(PASSRATE) | blocked_tables(BLOCKED)),
         ("eligibility-calibration.md", paper_tables(PASSRATE)),
         ("fleet.md", fleet_document(read_result(result_tables.FLEET))),
         ("performance.md", {NAME: performance_document(RESULTS / "h200")}),
@@ -52,7 +54,7 @@ def test_the_documents_have_the_tables_of_their_results(
 
 @pytest.mark.parametrize("table", [name for name in TABLES if name != "fleet"])
 def test_a_run_of_some_parts_is_printed(table: str) -> None:
-    file = result_tables.PASSRATE if table == "eligibility" else RESULTS / "h200" / f"{table}.json"
+    file = result_tables.BLOCKED if table == "eligibility" else RESULTS / "h200" / f"{table}.json"
     rows: list[Row] = read_result(file)["rows"]
     parts = [[row] for row in rows]
     if table == "eligibility":

@@ -1,8 +1,13 @@
 """Large lists of mode `exact` against their plain definition, and what they refuse."""
 
+from collections.abc import Iterator
+from itertools import chain, pairwise
+
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grace.configs.errors import NativeError
 from grace.index.matchers.exact_lists import changed_pairs, exact_lists, postings
@@ -10,6 +15,7 @@ from grace.index.matching.ads import SidToAds
 from grace.index.targeting.rules import Lists, NumberRows, SetRules, TargetingRules, ValueRows
 from support.arrays import assert_same_arrays
 from support.plain_exact_lists import plain_exact_lists
+from support.strategies import examples
 
 
 def random_ads(rng: np.random.Generator, sizes: npt.ArrayLike, num_rules: int) -> SidToAds:
@@ -77,15 +83,33 @@ def test_changed_pairs_refuses_what_is_not_of_this_snapshot() -> None:
             changed_pairs(ads, rules, lists, None, np.array([ordinal]))
 
 
-def test_changed_pairs_of_several_blocks_are_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(1)
-    ads, rules = random_ads(rng, rng.integers(1, 9, 63), 6), random_rules(rng, 6, ())
+@examples(30)
+@given(seed=st.integers(0, 2**32 - 1), block=st.sampled_from((1, 3, 64, 1 << 20)))
+def test_pairs_hold_rules_of_ads_that_run_after_any_changes(seed: int, block: int) -> None:
+    """Some ads have alternatives. `block` is how many changed ads are looked at together."""
+    rng = np.random.default_rng(seed)
+    ads, rules = random_ads(rng, rng.integers(1, 9, 33), 9), random_rules(rng, 9, ())
     lists = exact_lists(ads, rules, (), 1)
-    stopped = ads.bitmap_of(np.flatnonzero(rng.random(ads.num_ads) < 0.7))
-    ordinals = rng.permutation(ads.num_ads)[:111]
-    positions, changed = changed_pairs(ads, rules, lists, stopped, ordinals)
-    assert {lists.num_rules} < set(changed.tolist())
-    for size in (1, 3, 64):
-        monkeypatch.setattr("grace.index.matchers.exact_lists.CHANGED_ADS", size)
-        again = changed_pairs(ads, rules, lists, stopped, ordinals)
-        assert_same_arrays(again, (positions, changed))
+    held, before = lists.leaf_rules.copy(), np.zeros(ads.num_ads, np.bool_)
+    for share in (0.7, 0.9, 0.0):
+        stopped = rng.random(ads.num_ads) < share
+        words, ordinals = ads.bitmap_of(np.flatnonzero(stopped)), np.flatnonzero(stopped != before)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("grace.index.matchers.exact_lists.CHANGED_ADS", block)
+            positions, now = changed_pairs(ads, rules, lists, words, rng.permutation(ordinals))
+        assert (np.diff(positions) > 0).all()
+        held[positions], before = now, stopped
+        assert held.tolist() == [
+            rule if rule in running else lists.num_rules
+            for leaf, running in enumerate(rules_that_run(ads, rules, stopped))
+            for rule in lists.leaf_rules[slice(*lists.leaf_offsets[leaf : leaf + 2])].tolist()
+        ]
+
+
+def rules_that_run(
+    ads: SidToAds, rules: TargetingRules, stopped: npt.NDArray[np.bool_]
+) -> Iterator[set[int]]:
+    """Yield the rules of each leaf that an ad has which is not stopped, one by one."""
+    for begin, end in pairwise(ads.ad_offsets.tolist()):
+        run = (ordinal for ordinal in range(begin, end) if not stopped[ordinal])
+        yield {*chain(*(rules.rules_of(int(ads.ad_rule[ordinal])) for ordinal in run))}

@@ -13,26 +13,31 @@ from grace.index.forms.interval import number_column
 from grace.index.targeting.schema import Property, Range, TargetingSchema
 from support.strategies import examples
 
-SCHEMA = TargetingSchema((), (), 7, ranges=(Range("age"),), properties=(Property("category"),))
-NUMBERS = (-0.0, 0.0, -1.5, 2.0**53, inf, -inf, nan)
+NUMBERS = (-0.0, 0.0, -1.5, 2.0**53, 1.0, inf, -inf, nan)
+NO_NUMBER = (1.0, 0.0)
+"""The range that no number is within. Users without a number see it if the schema says so."""
+
 BAD, EMPTY = (next(n for n, words in FAULTS.items() if w in words) for w in ("bad", "the range"))
 
 Ends = tuple[float | None, float | None]
 
 
-def fault_of(ends: Ends, codes: list[int] | None) -> int:
+def fault_of(ends: Ends, codes: list[int] | None, missing_passes: bool) -> int:
     """The first column that is wrong counts. A user's number is finite."""
     if any(end is not None and isnan(end) for end in ends):
         return BAD
     low, high = -inf if ends[0] is None else ends[0], inf if ends[1] is None else ends[1]
-    if low > high or low == inf or high == -inf:
+    nobody = low > high or low == inf or high == -inf
+    if nobody and not (missing_passes and ends == NO_NUMBER):
         return EMPTY
     return BAD if BAD_VALUE in (codes or ()) else 0
 
 
 @examples(35)
-@given(seed=st.integers(0, 2**32))
-def test_equal_rows_are_one_rule_and_a_row_that_nobody_passes_is_refused(seed: int) -> None:
+@given(seed=st.integers(0, 2**32), missing_passes=st.booleans())
+def test_equal_rows_are_one_rule_and_a_row_that_nobody_passes_is_refused(
+    seed: int, missing_passes: bool
+) -> None:
     random, rows = Random(seed), range(77)
     ends: list[Ends] = [
         (random.choice((None, *NUMBERS[:4], *NUMBERS)), random.choice((None, *NUMBERS)))
@@ -49,12 +54,14 @@ def test_equal_rows_are_one_rule_and_a_row_that_nobody_passes_is_refused(seed: i
     offsets = np.cumsum([0, *(len(each or ()) for each in values)], dtype=np.int64)
     present = np.array([each is not None for each in values], np.uint8)
     codes = np.array([code for each in values for code in each or ()], np.int32)
-    table, rules = RuleTable(SCHEMA, 2), np.zeros(len(rows), np.int32)
+    ranges, properties = (Range("age", missing_passes),), (Property("category"),)
+    schema = TargetingSchema((), (), 7, ranges=ranges, properties=properties)
+    table, rules = RuleTable(schema, 2), np.zeros(len(rows), np.int32)
     faults = table.add_rows([*columns, ListColumn(offsets, present, codes)], rules)
     table.close()
     meant: dict[tuple[tuple[float, float], frozenset[int]], set[int]] = {}
     for row in rows:
-        fault = fault_of(ends[row], values[row])
+        fault = fault_of(ends[row], values[row], missing_passes)
         assert faults[row, 0] == fault
         assert (rules[row] == REFUSED) == (fault != 0)
         if not fault:

@@ -42,6 +42,7 @@ KINDS = {
     "sets": Kind((), 3, rules_follow_sids=False, least_includes=2),
     "both-following": Kind((5, 65), 2, rules_follow_sids=True, least_includes=1),
     "both-scattered": Kind((5, 65), 2, rules_follow_sids=False),
+    "all": Kind(None, None, rules_follow_sids=True),
 }
 DECODER = DecoderSpec(layers=1, d_model=8, heads=1, d_head=8, d_ff=8)
 

@@ -7,7 +7,10 @@ from types import MappingProxyType
 from grace.index.targeting.schema import TargetingSchema
 from grace.proto.retrieval_pb2 import Counts, RetrieveResponse
 from support.oracle import (
+    Asked,
     RawAd,
+    RawFilter,
+    RawUser,
     eligible,
     first_failure,
     is_excluded,
@@ -15,6 +18,25 @@ from support.oracle import (
     within_limits,
 )
 from support.stage_cases import GENERATION, JsonRequest
+
+
+def user_of(request: JsonRequest, now: int) -> RawUser:
+    """The user of a request, which counts at `now` unless it says another time."""
+    user = RawUser(
+        (name, given["number"] if "number" in given else given.get("values", []))
+        for name, given in request.get("user", {}).items()
+    )
+    filters = {
+        name: RawFilter(
+            frozenset(given.get("any_of", ())),
+            frozenset(given.get("none_of", ())),
+            {"PASSES": True, "BLOCKED": False}.get(given.get("unknown", "")),
+        )
+        for name, given in request.get("filters", {}).items()
+    }
+    at = int(request.get("at", 0)) or now
+    user.asked = Asked(at, request.get("utc_offset_minutes", 0), filters)
+    return user
 
 
 def assert_plain(
@@ -30,7 +52,7 @@ def assert_plain(
 
     exact  the search admits a SID only if one of its ads may be returned
     """
-    user = {name: given.get("values", []) for name, given in request["user"].items()}
+    user = user_of(request, reply.at)
     denied = set(map(int, request.get("exclude_ads", ())))
     exclude = {name: set(given["ids"]) for name, given in request.get("exclude", {}).items()}
     at_most, known_names = request.get("at_most", {}), {*schema.names, *schema.entities}

@@ -4,10 +4,11 @@ and NumPy on the columns of the ads table. It reads nothing that the product mad
 A prefix is a number: its tokens are the digits, in the base of each token's vocabulary.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +20,18 @@ from grace.index.builder import BuildSpec, build
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
 from grace.index.tables.data_folder import read_data_folder
-from grace.index.targeting.schema import TargetingSchema
+from grace.index.targeting.schema import KINDS, TargetingSchema
 from grace.index.users.user_rows import UserAttributes
-from support.builds import silent, write_schema
-from support.oracle import NO_RULE, RawAd, Rule, eligible
+from support.builds import ads_table, silent, write_schema
+from support.oracle import RawAd, Rules, eligible
 from support.plain_builder import PLAIN_SID_SPACE
-from support.strategies import random_ads, random_schema, random_users, set_values
+from support.strategies import (
+    random_ads,
+    random_schema,
+    random_users,
+    says_something,
+    set_values,
+)
 
 _MOST_VALUES = 30  # in all lists of nearly every rule, so that tables of millions of ads stay small
 _MOST_ADS_OF_A_SID = 111
@@ -41,10 +48,13 @@ class Scale:
 
 @dataclass(frozen=True)
 class Kind:
-    """What ads are targeted by, and whether ads of similar SIDs have similar rules."""
+    """What ads are targeted by, and whether ads of similar SIDs have similar rules.
 
-    attribute_sizes: tuple[int, ...]
-    sets: int
+    Without sizes and sets: by all that a schema may declare, and some ads have clauses.
+    """
+
+    attribute_sizes: tuple[int, ...] | None
+    sets: int | None
     rules_follow_sids: bool
     least_includes: int = 0  # of each rule: the more, the fewer ads a user may see
 
@@ -61,7 +71,7 @@ class RawCatalogue:
     folder: Path  # of the table, and of the snapshot that is built from it
     schema: TargetingSchema
     vocab_sizes: tuple[int, ...]
-    rules: Sequence[Mapping[str, Rule]]
+    rules: Sequence[RawAd]  # without ids and SIDs
     users: Sequence[UserAttributes]
     sid: Ints
     rule: Ints
@@ -98,8 +108,9 @@ class RawCatalogue:
     @cached_property
     def passes(self) -> npt.NDArray[np.bool_]:
         """Return who passes which rule, by the oracle.   [users, rules]"""
-        ads = [RawAd(0, (), rules=rules) for rules in self.rules]
-        return np.array([[eligible(self.schema, ad, user) for ad in ads] for user in self.users])
+        return np.array(
+            [[eligible(self.schema, ad, user) for ad in self.rules] for user in self.users]
+        )
 
     @cached_property
     def _by_id(self) -> Ints:
@@ -138,19 +149,12 @@ class RawCatalogue:
     def _table(self) -> pa.Table:
         order = np.random.default_rng(1).permutation(len(self.sid))
         digits = np.stack(np.unravel_index(self.sid[order], self.vocab_sizes), axis=1)
-        columns = {
-            "ad_id": pa.array(self.ad_id[order]),
-            "sid": pa.FixedSizeListArray.from_arrays(
-                pa.array(digits.astype(np.uint16).ravel()), len(self.vocab_sizes)
-            ),
-        }
-        for name in self.schema.names:
-            for column, side in ((name, 0), (f"{name}_exclude", 1)):
-                lists = [rules.get(name, NO_RULE)[side] for rules in self.rules]
-                given = [None if each is None else sorted(each) for each in lists]
-                distinct = pa.array(given, pa.list_(pa.string()))
-                columns[column] = distinct.take(pa.array(self.rule[order]))
-        return pa.table(columns)
+        table = ads_table(self.schema, self.rules).take(pa.array(self.rule[order]))
+        sids = pa.FixedSizeListArray.from_arrays(
+            pa.array(digits.astype(np.uint16).ravel()), len(self.vocab_sizes)
+        )
+        table = table.drop_columns(["ad_id", "sid", "ad_weight"])
+        return table.append_column("ad_id", pa.array(self.ad_id[order])).append_column("sid", sids)
 
 
 class Truth:
@@ -182,6 +186,8 @@ class Truth:
 def _schema(rng: np.random.Generator, kind: Kind) -> TargetingSchema:
     """Every other attribute and set lets users without a value pass excludes."""
     drawn = random_schema(rng, kind.attribute_sizes, kind.sets)
+    while kind.sets is None and not _declares_all(drawn):
+        drawn = random_schema(rng)
     return replace(
         drawn,
         attributes=tuple(
@@ -195,20 +201,37 @@ def _schema(rng: np.random.Generator, kind: Kind) -> TargetingSchema:
     )
 
 
+def _declares_all(schema: TargetingSchema) -> bool:
+    clocks = {attribute.clock for attribute in schema.attributes}
+    return len(clocks) > 1 and None in clocks and all(getattr(schema, key) for key in KINDS)
+
+
 def _rules(
     rng: np.random.Generator, schema: TargetingSchema, count: int, least_includes: int
-) -> list[dict[str, Rule]]:
-    """Return distinct rules, of lists that are seldom long."""
-    found: dict[tuple[tuple[str, Rule], ...], dict[str, Rule]] = {}
+) -> list[RawAd]:
+    """Return ads with distinct rules, of lists that are seldom long."""
+    found: dict[tuple[Any, ...], RawAd] = {}
     while len(found) < count:
         for ad in random_ads(rng, schema, (1,), count):
             share = rng.choice([0.2, 0.5, 1.0])
-            rules = {name: rule for name, rule in ad.rules.items() if rng.random() < share}
-            values = sum(len(each or ()) for rule in rules.values() for each in rule)
-            includes = sum(include is not None for include, _ in rules.values())
-            if includes >= least_includes and (values < _MOST_VALUES or rng.random() < 0.01):
-                found[tuple(rules.items())] = rules
+            own, *clauses = (_some_of(rng, each, share) for each in (ad.rules, *ad.clauses))
+            clauses = [each for each in clauses if says_something(each)]
+            rules = [rule for each in (own, *clauses) for rule in each.values()]
+            includes = sum(isinstance(rule, tuple) and rule[0] is not None for rule in rules)
+            few_values = sum(map(_values, rules)) < _MOST_VALUES
+            if includes >= least_includes and (few_values or rng.random() < 0.01):
+                key = tuple(tuple(each.items()) for each in (own, *clauses))
+                found[key] = RawAd(0, (), rules=own, clauses=tuple(clauses))
     return list(found.values())[:count]
+
+
+def _some_of(rng: np.random.Generator, rules: Rules, share: float) -> Rules:
+    return {name: rule for name, rule in rules.items() if rng.random() < share}
+
+
+def _values(rule: Any) -> int:
+    lists = (rule,) if isinstance(rule, frozenset) else rule
+    return sum(len(each) for each in lists if isinstance(each, frozenset))
 
 
 def _local_rules(rng: np.random.Generator, scale: Scale, rules: int, sid: Ints) -> Ints:
@@ -223,7 +246,8 @@ def _local_rules(rng: np.random.Generator, scale: Scale, rules: int, sid: Ints) 
 
 def _users(rng: np.random.Generator, schema: TargetingSchema, count: int) -> list[UserAttributes]:
     """Random users, among them one without values, one with unknown ones and one with 64 each."""
-    unknown = {name: ["a value that no rule names"] for name in schema.names}
+    names = [*(each.name for each in schema.attributes), *(each.name for each in schema.sets)]
+    unknown = {name: ["a value that no rule names"] for name in names}
     many = {
         each.name: [*set_values(each)[:33], *(f"{each.name}/new{i}" for i in range(31))]
         for each in schema.sets
