@@ -219,7 +219,8 @@ def test_the_sizing_table_adds_up_to_the_bytes_of_a_snapshot(
         for some in (snapshot.set_values[: len(sets)], snapshot.set_values[len(sets) :])
     )
     values = of_sets + of_properties
-    lists = [lists_in(column) for each in (*rules.sets, *properties) for column in each.columns]
+    columns = [each for rows in rules.sets for each in rows.columns]
+    lists = map(lists_in, (*columns, *(rows.columns[0] for rows in properties)))
     in_lists = sum(len(each.values) for each in lists if each is not None)
     groups = sum(len(rule.group_offsets) - 1 for rule in rules.sets)
     expected = {
