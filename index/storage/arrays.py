@@ -4,9 +4,8 @@ Writing, reading, checking and the table in docs/snapshot.md follow from it: run
 `python -m grace.index.storage.arrays docs/snapshot.md` to write that one.
 A new array is a row, and a field of the dataclass that its place names.
 
-SET stands for each set of the schema, INTERVAL for each range and flight, PROPERTY for each
-property, VALUED for each set and property, ENTITY for each entity. A shape is made of the sizes
-that `ArrayOf.sizes` returns; `any` means that only the array itself knows its length.
+SET stands for each set, INTERVAL for each range and flight, PROPERTY for each property, VALUED for
+each set and property, ENTITY for each entity. A shape has sizes of `ArrayOf.sizes`, or `any`.
 """
 
 import sys
