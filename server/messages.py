@@ -52,6 +52,7 @@ class Retrieval:
     at_most: Mapping[str, int]
     include_sids: bool
     strict: bool = False
+    at: int = 0  # 0: the batch's
 
     def unknown_entities(self, known: Collection[str]) -> set[str]:
         """Return the names of `exclude` and `at_most` that a schema does not have."""

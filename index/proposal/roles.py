@@ -15,6 +15,7 @@ from grace.index.proposal import names
 from grace.index.proposal.facts import ColumnFacts, Kind, are_paths, shown_count
 from grace.index.targeting.schema import (
     CLOCKS,
+    ENDINGS,
     EXCLUDE_SUFFIX,
     MAX_ENTITIES,
     Flight,
@@ -79,7 +80,7 @@ class Decision:
     @property
     def looks_like_rule(self) -> bool:
         """Return whether a build would take the column for an undeclared rule."""
-        return self.facts.nested or self.column.endswith(EXCLUDE_SUFFIX)
+        return self.facts.nested or self.column.endswith(ENDINGS)
 
 
 def decide(facts: Mapping[str, ColumnFacts], id_column: str, rows: int) -> list[Decision]:

@@ -55,7 +55,7 @@ def _tables(proposal: Proposal, out: Path) -> Iterator[str]:
     unread = [each for each in proposal.decisions if each.role in UNREAD]
     if nested := [each for each in unread if each.looks_like_rule]:
         listed = _list(each.column for each in nested)
-        yield f"  ignore: {listed}  # not rules, though they hold several values"
+        yield f"  ignore: {listed}  # no rules, though they look like some"
     if proposal.column_of(Role.SID) is None:
         yield f"sids: {CODEBOOK}  # the folder that `grace sids` writes"
     if not proposal.ids_are_integers:

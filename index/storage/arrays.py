@@ -155,7 +155,8 @@ TABLE = (
     ),
     Row(
         "rule_intervals.INTERVAL", "<f8", ("rows", "2"), "rules.parts.PART.table",
-        "both ends, inclusive; infinite where it is open. A flight's are milliseconds since 1970",
+        "both ends, inclusive; infinite where it is open. A flight's are milliseconds since 1970. "
+        "No number passes [1, 0]",
         (Intervals(),),
     ),
     Row(

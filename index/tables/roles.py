@@ -15,6 +15,7 @@ from grace.index.tables.cells import is_list, is_rule, is_text
 from grace.index.tables.table_file import TableFile
 
 _Fits: TypeAlias = Callable[[pa.DataType], bool]
+_OTHER_FORMAT = "write the table as JSON lines or Parquet: a CSV cannot hold them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Role:
     fits: _Fits
     may_be_null: bool = False  # so a column without any value may have the type null
     splits: bool = False  # a text between separators has its values
+    in_csv: bool = True  # a CSV may hold it
 
 
 def _one(*kinds: _Fits) -> _Fits:
@@ -44,14 +46,17 @@ ENTITY_NAME = Role("int64 or text", _one(_INTEGER, is_text), may_be_null=True)
 SID = Role("list<uint16>", _list_of(_INTEGER), splits=True)
 RULE = Role("list<string>, or one text, integer or boolean", is_rule, may_be_null=True)
 GROUPS = Role(
-    "list<list<string>>", lambda kind: _list_of(is_list)(kind) and is_rule(kind.value_type), True
+    "list<list<string>>",
+    lambda kind: _list_of(is_list)(kind) and is_rule(kind.value_type),
+    may_be_null=True,
+    in_csv=False,
 )
 WEIGHT = Role("float", _one(_INTEGER, _FLOAT), may_be_null=True)
 NUMBER = Role("float", _one(_INTEGER, _FLOAT, pa.types.is_decimal), may_be_null=True)
 TIME = Role("int64, or a time", _one(_INTEGER, is_text, _TIME))
 _DATE = pa.types.is_date
 MOMENT = Role("timestamp, date, text, or int64", _one(_INTEGER, is_text, _TIME, _DATE), True)
-CLAUSES = Role("list<struct>", _list_of(pa.types.is_struct), may_be_null=True)
+CLAUSES = Role("list<struct>", _list_of(pa.types.is_struct), may_be_null=True, in_csv=False)
 TEXT = Role("text", is_text, may_be_null=True)
 VECTOR = Role("list<float32>", _list_of(_INTEGER, _FLOAT))
 
@@ -71,14 +76,15 @@ def missing(file: TableFile, column: str, more: str = "") -> InputError:
 
 def type_fault(role: Role, file: TableFile, column: str, remedy: str = "") -> str | None:
     """Return why a column of the table cannot play the role, with the remedy; None if it can."""
-    remedy = remedy or f"cast the column to {role.types.split(',')[0]}"
     kind = file.schema.field(column).type
     splits = role.splits and is_text(kind) and file.list_separator is not None
-    if splits or role.fits(kind) or file.format is Format.CSV:
+    is_csv = file.format is Format.CSV
+    if splits or role.fits(kind) or (is_csv and role.in_csv):
         return None
     if role.may_be_null and pa.types.is_null(kind):
         return None
-    return f"must be {role.types}, got {kind}; {remedy}"
+    cast = f"cast the column to {role.types.split(',')[0]}"
+    return f"must be {role.types}, got {kind}; {remedy or (_OTHER_FORMAT if is_csv else cast)}"
 
 
 def require_column(role: Role, file: TableFile, ours: str, theirs: str, hint: str = "") -> None:

@@ -23,7 +23,9 @@ void write_numbers(Writer& out, const Number* values, uint32_t fields) {
 }
 
 // Writes why ads failed targeting: a map of the components' labels.
-void write_failed(Writer& out, const std::vector<int64_t>& failed, const char* const* labels) {
+void write_failed(Writer& out, const std::vector<int64_t>& failed,
+                  const std::vector<std::string_view>& labels) {
+  require(failed.size() == labels.size(), "replies_write: a label for each component");
   for (size_t c = 0; c < failed.size(); ++c) {
     if (failed[c] == 0) continue;
     out.message(8, [&] {
@@ -54,7 +56,8 @@ struct Sids {
 
 void write_reply(Writer& out, const Reply& reply, std::string_view request_id,
                  std::string_view served_by, std::string_view ignored, bool degraded,
-                 std::string_view profile, const uint32_t* timings, const char* const* labels) {
+                 std::string_view profile, const uint32_t* timings,
+                 const std::vector<std::string_view>& labels) {
   const auto returned = static_cast<int64_t>(reply.ad_ids.size());
   const int64_t counts[] = {
       reply.counts.leaves,  reply.counts.generated, reply.counts.matched, returned,
@@ -100,8 +103,8 @@ void write_sids(Writer& out, const Reply& reply, const Sids& sids) {
 }  // namespace
 
 // Of replies that grace_exact_match made: message i is that of row rows[i].
-//   texts, sizes    [2, count]: request ids, then the fields 9 that Python has written
-//   served_by       the fields 6, 7 and 13 as bytes
+//   texts, sizes    [2, count]: request ids, then the fields 9 and 13 that Python has written
+//   served_by       the fields 6 and 7 as bytes
 //   labels          of the components, by which ads failed
 //   degraded        bool [count]: whether `profile` is smaller than the one asked for
 //   timings         uint32 [count, 5]: the fields of grace.v1.Timings
@@ -109,15 +112,13 @@ void write_sids(Writer& out, const Reply& reply, const Sids& sids) {
 //   first_sids      int64 [count]: of a reply with SIDs its first row of `tokens`, else -1
 //   tokens          uint32 [sids, sid_length]: of the live leaves of each reply with SIDs
 //   ends            int64 [count]: where each message ends in `out`
-GRACE_API int32_t grace_replies_write(uint64_t replies_handle, int64_t count, const int32_t* rows,
-                                      const char* const* texts, const int64_t* sizes,
-                                      const char* served_by, int64_t served_by_size,
-                                      const char* const* labels, const bool* degraded,
-                                      const char* profile, int64_t profile_size,
-                                      const uint32_t* timings, int64_t width, const int32_t* leaves,
-                                      const float* scores, const int64_t* first_sids, int64_t sids,
-                                      int64_t sid_length, const uint32_t* tokens, int64_t room,
-                                      uint8_t* out, int64_t* ends) {
+GRACE_API int32_t grace_replies_write(
+    uint64_t replies_handle, int64_t count, const int32_t* rows, const char* const* texts,
+    const int64_t* sizes, const char* served_by, int64_t served_by_size, const char* const* labels,
+    int64_t components, const bool* degraded, const char* profile, int64_t profile_size,
+    const uint32_t* timings, int64_t width, const int32_t* leaves, const float* scores,
+    const int64_t* first_sids, int64_t sids, int64_t sid_length, const uint32_t* tokens,
+    int64_t room, uint8_t* out, int64_t* ends) {
   return grace::guarded([&] {
     const auto& replies = *reinterpret_cast<const std::vector<Reply>*>(replies_handle);
     const Texts request_ids{texts, sizes};
@@ -127,7 +128,7 @@ GRACE_API int32_t grace_replies_write(uint64_t replies_handle, int64_t count, co
       const Reply& reply = replies.at(rows[i]);
       write_reply(writer, reply, request_ids[i], {served_by, static_cast<size_t>(served_by_size)},
                   ignored[i], degraded[i], {profile, static_cast<size_t>(profile_size)},
-                  timings + i * kTimings, labels);
+                  timings + i * kTimings, {labels, labels + components});
       if (first_sids[i] >= 0) {
         require(first_sids[i] + reply.counts.leaves <= sids,
                 "replies_write: fewer SIDs than live leaves");

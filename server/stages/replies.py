@@ -22,7 +22,7 @@ _AD_BYTES = 16  # its id, its score and which SID it comes from
 _write = declare(
     "grace_replies_write",
     *(c_uint64, c_int64, array_in(np.int32), c_void_p, array_in(np.int64)),
-    *(c_char_p, c_int64, c_void_p, array_in(np.bool_), c_char_p, c_int64),
+    *(c_char_p, c_int64, c_void_p, c_int64, array_in(np.bool_), c_char_p, c_int64),
     array_in(np.uint32, 2),
     *(c_int64, array_in(np.int32, 2), array_in(np.float32, 2)),
     *(array_in(np.int64), c_int64, c_int64, array_in(np.uint32, 2)),
@@ -62,7 +62,7 @@ class ReplyHeads:
     snapshot_version: int
     checkpoint: str
     profile: str
-    at: int
+    times: Sequence[int] | None  # that counted for each; None: no rule asks the time
     labels: tuple[str, ...]  # of the components, by which ads failed
 
 
@@ -72,10 +72,12 @@ def write_replies(ads: HeldAds, heads: ReplyHeads, leaves: Leaves, trie: SidTrie
     if not replies:
         return []
     texts = [request_id.encode() for request_id in heads.request_ids]
-    texts += [_ignored(names) if names else b"" for names in heads.ignored]
+    own = [_ignored(names) if names else b"" for names in heads.ignored]
+    if heads.times is not None:
+        own = [text + _at(time) for text, time in zip(own, heads.times, strict=True)]
+    texts += own
     sizes = np.array([len(text) for text in texts], np.int64)
     served_by = _served_by(heads.snapshot_version, heads.checkpoint)
-    served_by += RetrieveResponse(at=heads.at).SerializeToString()
     labels = [label.encode() for label in heads.labels]
     profile = heads.profile.encode()
     first_sids, tokens = _sids(heads, leaves, trie)
@@ -91,6 +93,7 @@ def write_replies(ads: HeldAds, heads: ReplyHeads, leaves: Leaves, trie: SidTrie
             served_by,
             len(served_by),
             (c_char_p * len(labels))(*labels),
+            len(labels),
             np.array(heads.degraded, np.bool_),
             profile,
             len(profile),
@@ -125,6 +128,11 @@ def _sids(
 def _served_by(snapshot_version: int, checkpoint: str) -> bytes:
     served_by = RetrieveResponse(snapshot_version=snapshot_version, checkpoint=checkpoint)
     return served_by.SerializeToString()
+
+
+@lru_cache(maxsize=64)
+def _at(time: int) -> bytes:
+    return RetrieveResponse(at=time).SerializeToString()
 
 
 def _ignored(names: Sequence[str]) -> bytes:

@@ -43,6 +43,7 @@ def read_request(message: bytes, limits: LimitsConfig, generation: GenerationCon
         at_most=head.numbers("at_most"),
         include_sids=bool(head.number("include_sids")),
         strict=bool(head.number("strict")),
+        at=head.number("at"),
     )
 
 

@@ -277,6 +277,7 @@ def _microseconds(seconds: float) -> int:
 def _heads(batch: InputBatch, rows: Sequence[int], timings: npt.NDArray[np.uint32]) -> ReplyHeads:
     """What the replies of these rows say besides their ads."""
     retrievals = [batch.requests[row].retrieval for row in rows]
+    asks_the_time = batch.batch.pair.snapshot.schema.asks_the_time
     return ReplyHeads(
         rows=np.array(rows, np.int32),
         request_ids=[retrieval.request_id for retrieval in retrievals],
@@ -287,7 +288,7 @@ def _heads(batch: InputBatch, rows: Sequence[int], timings: npt.NDArray[np.uint3
         snapshot_version=batch.batch.pair.snapshot.facts.version,
         checkpoint=batch.batch.pair.checkpoint,
         profile=batch.batch.profile_name,
-        at=batch.at if batch.batch.pair.snapshot.schema.asks_the_time else 0,
+        times=[retrieval.at or batch.at for retrieval in retrievals] if asks_the_time else None,
         labels=batch.user_rows.encoder.labels,
     )
 

@@ -16,6 +16,7 @@ import pytest
 from grace.index.snapshot import Snapshot, bytes_of
 from grace.index.storage import load_snapshot
 from grace.index.tables.data_folder import read_data_folder
+from grace.index.targeting.rules import NumberRows, ValueRows, lists_in
 from support.command import GRACE, plain_environment
 from support.documents import the_block
 from support.forked_program import forked_grace
@@ -211,8 +212,17 @@ def test_the_sizing_table_adds_up_to_the_bytes_of_a_snapshot(
     kinds = snapshot.entities
     nodes, leaves = sum(snapshot.trie.level_counts), snapshot.trie.num_leaves
     rules, sets = snapshot.rules, snapshot.schema.sets
-    values = [text for interned in snapshot.set_values for text in interned.strings]
-    in_rules = sum(len(rule.include_values) + len(rule.exclude_values) for rule in rules.sets)
+    intervals = [each for each in rules.parts[1:] if isinstance(each, NumberRows)]
+    properties = [each for each in rules.parts if isinstance(each, ValueRows)]
+    of_sets, of_properties = (
+        [text for interned in some for text in interned.strings]
+        for some in (snapshot.set_values[: len(sets)], snapshot.set_values[len(sets) :])
+    )
+    values = of_sets + of_properties
+    columns = [each for rows in rules.sets for each in rows.columns]
+    lists = map(lists_in, (*columns, *(rows.columns[0] for rows in properties)))
+    in_lists = sum(len(each.values) for each in lists if each is not None)
+    groups = sum(len(rule.group_offsets) - 1 for rule in rules.sets)
     expected = {
         "ad": 20 * snapshot.ads.num_ads,
         "ad, for each kind of entity": 4 * snapshot.ads.num_ads * len(kinds),
@@ -222,23 +232,29 @@ def test_the_sizing_table_adds_up_to_the_bytes_of_a_snapshot(
         "inner node": 4 * (nodes - leaves),
         "node but the root": 2 * (nodes - 1),
         "rule": 4 * rules.num_rules,
-        "rule and set": 4 * rules.num_rules * len(sets),
+        "rule, for each set, range, flight and property": 4 * rules.rows[:, 1:].size,
+        "distinct list of clauses": 8 * rules.num_alternatives,
+        "rule in a list of clauses": 4 * len(rules.alternatives.values),
         "distinct bitmask of rules": 8 * snapshot.schema.words * len(rules.bitmask_table),
-        "set rule": sum(24 * len(rule) for rule in rules.sets),
-        "value in a set rule": 4 * in_rules,
+        "distinct rule of a set": sum(24 * len(rule) for rule in rules.sets),
+        "group of such a rule": 8 * groups,
+        "distinct range or flight": sum(16 * len(rows) for rows in intervals),
+        "distinct list of a property": sum(8 * len(rows) for rows in properties),
+        "value in a rule of a set or list of a property": 4 * in_lists,
         "value": 8 * len(values),
         "byte of a value": sum(len(text.encode()) for text in values),
     }
     shown = re.findall(r"^\| ([\w ,]+) \| \d+(?: W)? \| `", document, re.MULTILINE)
     assert shown == [*expected]
-    # The last of each array of offsets: of ads, alternatives, sets and their values, entities.
-    ends = 8 * (2 + 4 * len(sets) + len(sets) + len(kinds)) + 4
+    # The last of each array of offsets: of ads, alternatives, rules and their values, entities.
+    ends = 8 * (2 + 5 * len(sets) + 2 * len(properties) + len(kinds)) + 4
     arrays = [np.load(file) for file in (tmp_path / f"{1:020d}").glob("*.npy")]
     assert sum(array.nbytes for array in arrays) == sum(expected.values()) + ends
     # In mode `exact` a load makes these.
     pairs = sum(len({*rules}) for rules in rules_by_sid(snapshot))
-    derived = bytes_of(snapshot.exact) - 4 - 16 * len(sets)
-    assert derived == 4 * leaves + 4 * pairs + 16 * len(values) + 4 * in_rules
+    derived = bytes_of(snapshot.exact) - 4 - 16 * len(sets) - 8 * len(properties)
+    per_value = 16 * len(of_sets) + 8 * len(of_properties)
+    assert derived == 4 * leaves + 4 * pairs + per_value + 4 * in_lists
 
 
 def rules_by_sid(snapshot: Snapshot) -> list[list[int]]:

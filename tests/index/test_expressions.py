@@ -7,6 +7,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,7 +22,9 @@ from grace.index.targeting.schema import (
     Range,
     TargetingSchema,
     TargetSet,
+    load_schema,
 )
+from support.documents import blocks_of
 from support.oracle import (
     Rules,
     User,
@@ -341,3 +344,15 @@ def test_work_grows_with_the_text_and_no_faster(repeated: str) -> None:
         return len(seen)
 
     assert calls(65_000) < 2.5 * calls(32_500) + 1000
+
+
+def test_the_expressions_of_the_page_on_targeting_are_for_its_schema(
+    repository: Path, tmp_path: Path
+) -> None:
+    blocks = {each.language: each.text for each in blocks_of(repository / "docs" / "targeting.md")}
+    (tmp_path / "targeting.yaml").write_text(blocks["yaml"])
+    schema = load_schema(tmp_path / "targeting.yaml")
+    first, second = (clauses_of(text, schema) for text in blocks["rules"].splitlines())
+    assert [clause.get("income_min") for clause in first] == [50_000, None]
+    hours = [f"{hour}" for day in (0, 24) for hour in range(day + 9, day + 18)]
+    assert second == [{"hour": hours, "gender_exclude": ["male"]}]

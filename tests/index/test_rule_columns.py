@@ -178,3 +178,9 @@ def test_a_table_with_columns_that_no_build_would_enforce_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=fault):
         built(tmp_path, "jsonl", [row])
+
+
+@pytest.mark.parametrize("name", ["clauses", "place_all"])
+def test_a_csv_with_what_its_cells_cannot_hold_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=f"'{name}' must be list<.*a CSV cannot hold them"):
+        built(tmp_path, "csv", [{name: "x", "place": "no"}])

@@ -15,7 +15,7 @@ from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from support.in_process import invoke_grace, reported
 from support.models import sequence_scores
-from support.oracle import eligible
+from support.oracle import Asked, RawUser, eligible
 from support.stage_cases import raw_ads
 
 SIDS = 111
@@ -55,11 +55,12 @@ def test_with_targeting_only_sids_of_eligible_ads_are_ranked(
     sizes = []
     for place, event in enumerate(events.tolist()):
         number = int(log.user_ids[log.event_user[event]])
-        user = {
-            "country": [["US"], ["DE"], ["GB"], []][number % 4],
-            "gender": [["female"], ["male"]][number % 2],
-            "location": [["us", "us/ca"], ["de"], []][number % 3],
-        }
+        user = RawUser(
+            country=[["US"], ["DE"], ["GB"], []][number % 4],
+            gender=[["female"], ["male"]][number % 2],
+            location=[["us", "us/ca"], ["de"], []][number % 3],
+        )
+        user.asked = Asked(at=int(log.times_ms[event]))
         allowed = {leaf_of[ad.sid] for ad in ads if eligible(schema, ad, user)}
         sizes.append(len(allowed))
         truth = int(log.leaves[event])

@@ -37,7 +37,9 @@ def real_replies(files: ServingFiles, folder: Path) -> list[Any]:
     """Return the same from a fresh server, which takes the page's calls in their order."""
     generation = asdict(GenerationConfig.fitting(model_spec().vocab_sizes)) | {"max_batch": 1}
     config = files.write_config("api.yaml", generation=generation, state_dir=str(folder / "state"))
-    (folder / "request.json").write_text(the_file(PAGE, "request.json"))
+    at = json.loads(shown_blocks()[0])["at"]  # later, other ads are in flight
+    request = json.loads(the_file(PAGE, "request.json")) | {"at": at}
+    (folder / "request.json").write_text(json.dumps(request))
     asked = ("--request", folder / "request.json", "--json")
     with ServerProcess(config) as server:
         admin = ("--address", server.admin)

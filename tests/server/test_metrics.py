@@ -80,7 +80,7 @@ def test_the_counts_of_a_batch_s_ads_add_up(
     metrics.batch_done(answered, spans)
 
     counts = answered.counts
-    filters = ("attributes", "set:location", "set:audience", "stopped", "excluded")
+    filters = (*pair.users.labels, "stopped", "excluded")
     filtered = sum(value(metrics, "grace_ads_filtered_total", by=by) for by in filters)
     assert value(metrics, "grace_ads_generated_total") == counts.generated.sum() > 0
     assert filtered + counts.matched.sum() == counts.generated.sum()

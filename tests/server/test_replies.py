@@ -17,7 +17,6 @@ SIZES = (300, 9, 40, 1, 0, 200, 77)
 MAX_ADS = (1000, 0, 1, 3, 1000, 7, 1000)
 REQUEST_IDS = ("", "r1", "é-1", "x" * 128, "5", "中" * 43, "7")
 IGNORED = ((), ("mood",), (), ("a", "größe"), (), ("x" * 300,), ("", "b"))
-LABELS = ("attributes", "set:größe", "x" * 300)
 TIMES = (0, 1, 127, 128, 2**32 - 1)
 
 
@@ -50,7 +49,12 @@ def matched(pair: ServingPair) -> Iterator[Matched]:
 
 
 def heads_of(
-    rows: list[int], version: int, checkpoint: str, profile: str, with_sids: list[bool]
+    rows: list[int],
+    version: int,
+    checkpoint: str,
+    profile: str,
+    with_sids: list[bool],
+    labels: tuple[str, ...],
 ) -> ReplyHeads:
     rng = np.random.default_rng(len(rows))
     return ReplyHeads(
@@ -63,8 +67,8 @@ def heads_of(
         snapshot_version=version,
         checkpoint=checkpoint,
         profile=profile,
-        at=2**62 if version else 0,
-        labels=LABELS,
+        times=[2**62 + row for row in rows] if version else None,
+        labels=labels,
     )
 
 
@@ -87,11 +91,11 @@ def expected_reply(
             ads_limited=int(ads.counts.limited[row]),
             ads_failed={
                 label: int(count)
-                for label, count in zip(LABELS, ads.counts.failed[row], strict=True)
+                for label, count in zip(heads.labels, ads.counts.failed[row], strict=True)
                 if count
             },
         ),
-        at=heads.at,
+        at=0 if heads.times is None else heads.times[place],
         snapshot_version=heads.snapshot_version,
         checkpoint=heads.checkpoint,
         ignored_names=heads.ignored[place],
@@ -128,7 +132,8 @@ def test_the_bytes_are_those_that_protobuf_writes(
     assert ads.counts.excluded.any()
     assert ads.counts.limited.any()
     with_sids = [sids == "all" or (sids == "some" and row % 3 == 0) for row in rows]
-    heads = heads_of(rows, version, checkpoint, profile, with_sids)
+    labels = tuple(f"größe {c}" * (1 + 40 * c) for c in range(ads.counts.failed.shape[1]))
+    heads = heads_of(rows, version, checkpoint, profile, with_sids, labels)
     written = write_replies(matched.ads, heads, matched.leaves, matched.trie)
     assert matched.ads.leaves.tolist() == list(SIZES)
     for place, reply in enumerate(written):

@@ -34,6 +34,7 @@ from support.stage_cases import (
 )
 
 BUCKETS = GENERATION.batch_buckets
+AT = 1_793_500_000_000  # so that two replies say the same time
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +179,7 @@ def test_a_request_gets_the_same_reply_at_every_row_and_beside_any_neighbours(
     pair: ServingPair, serving_files: ServingFiles, bucket: int
 ) -> None:
     rng = np.random.default_rng(bucket)
-    wanted = changed(serving_files.requests[3], include_sids=True)
+    wanted = changed(serving_files.requests[3], include_sids=True, at=AT)
     alone = replies(pair, [wanted], bucket)[wanted["request_id"]]
     others = [r for r in serving_files.requests if r["request_id"] != wanted["request_id"]]
     for row in range(bucket):
@@ -212,7 +213,7 @@ FAULTY: dict[str, tuple[dict[str, Any], str, str | None]] = {
 def test_every_kind_of_fault_at_once_leaves_the_others_as_they_are(
     poisoned_pair: ServingPair, serving_files: ServingFiles
 ) -> None:
-    good = [{**serving_files.requests[row], "strict": True} for row in range(30, 34)]
+    good = [{**serving_files.requests[row], "strict": True, "at": AT} for row in range(30, 34)]
     bad = [
         {**serving_files.requests[40], **change, "request_id": name}
         for name, (change, _, _) in FAULTY.items()

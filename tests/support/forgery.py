@@ -55,7 +55,7 @@ def some(*values: str) -> frozenset[str]:
     return frozenset(values)
 
 
-CARS, FLIGHT = some("cars"), (1_767_225_600_000, 1_767_312_000_000)
+CARS, FLIGHT = some("cars"), (1_767_225_600_000, 2**53)  # it ends after the year 9999
 RULES: tuple[tuple[int, tuple[int, ...], float, Rules], ...] = (
     (11, (0, 1, 2), 0.5, {"country": (some("NO"), None), "location": (some("no/oslo"), None)}),
     (7, (0, 1, 2), 1.5, {"location": (some("no/oslo", "no/bergen"), None), "age": (18.0, None)}),

@@ -21,7 +21,7 @@ from grace.server.engine.serving_pair import ServingPair, load_pair
 from grace.server.messages import AnsweredBatch, PendingRequest, RequestBatch, Retrieval, Span
 from grace.server.stages.requests import read_request
 from grace.server.stages.stages import STAGES, Stages
-from support.oracle import RawAd
+from support.oracle import RawAd, Rules
 
 JsonRequest = Mapping[str, Any]
 
@@ -102,15 +102,26 @@ def raw_ads(path: Path, schema: TargetingSchema) -> list[RawAd]:
             row["ad_id"],
             tuple(row["sid"]),
             row["ad_weight"],
-            {
-                name: (_values(row.get(name)), _values(row.get(f"{name}_exclude")))
-                for name in schema.names
-            },
+            _rules(row, schema),
             {name: row[name] for name in schema.entities if row[name] is not None},
         )
         for row in rows
     ]
 
 
-def _values(listed: list[str] | None) -> frozenset[str] | None:
-    return None if listed is None else frozenset(listed)
+def _rules(row: Mapping[str, Any], schema: TargetingSchema) -> Rules:
+    """A table of `grace synth` has no ranges, groups or clauses."""
+    lists = [*(each.name for each in schema.attributes), *(each.name for each in schema.sets)]
+    rules: dict[str, Any] = {
+        name: (_values(row.get(name)), _values(row.get(f"{name}_exclude"))) for name in lists
+    }
+    for each in schema.flights:
+        ends = (row.get(each.name + end) for end in each.columns)
+        rules[each.name] = tuple(end and round(end.timestamp() * 1000) for end in ends)
+    for target in schema.properties:
+        rules[target.name] = _values(row.get(target.name)) or frozenset()
+    return rules
+
+
+def _values(listed: list[str] | str | None) -> frozenset[str] | None:
+    return None if listed is None else frozenset([listed] if isinstance(listed, str) else listed)

@@ -29,6 +29,7 @@ from support.update_calls import update
 
 MOST_VERSIONS = 6
 JUNK = b"junk\n"
+AT = 1_793_500_000_000  # of all requests, so that replies can be compared
 NOWHERE = range(10**15, 10**15 + 12)
 """Ids that no snapshot has."""
 ENTITIES = ("campaign", "advertiser")
@@ -54,7 +55,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self, files: ServingFiles, answers: Answers, front_ends: int = 0) -> None:
         super().__init__()
         self.answers, self.plain = answers, Plain()
-        self.requests = answers.live.requests[:3]
+        self.requests = [{**each, "at": AT} for each in answers.live.requests[:3]]
         replies = [answers.reply(1, 0, Live(), each) for each in self.requests]
         self.some_ads = sorted({ad for each in replies for ad in ads_of_a_sid(each)})
         self.folder = Path(mkdtemp(dir=files.folder))
@@ -246,7 +247,7 @@ class Machine(RuleBasedStateMachine):
             },
         )
         user = data.draw(st.sampled_from(self.answers.live.requests))
-        request = {**user, "profile": profile, **data.draw(limits)}
+        request = {**user, "profile": profile, "at": AT, **data.draw(limits)}
         served = self.plain.served, self.plain.checkpoint
         reply = self.caller.call(message(request)).response
         assert (reply.snapshot_version, self.answers.ids.index(reply.checkpoint)) == served

@@ -61,14 +61,19 @@ def test_the_masks_of_requests_a_load_and_an_explanation_are_counted(
     index, ops = DecodeIndex.of(snapshot, CPU), load_ops(CPU)
     users = UserEncoder(snapshot.schema, snapshot.set_values)
 
-    def masks(requests: int) -> int:
+    def masks(requests: int) -> tuple[int, int]:
+        """Those of nodes, and of the rows and rules that they are made from."""
         batch = UserTensors.of(users.read([], requests, now=0).rows, CPU)
-        made = with_eligible(batch, index, ops).eligible
+        made, exact = with_eligible(batch, index, ops).eligible, index.exact
         assert made is not None
-        return made.nbytes
+        assert exact is not None
+        rules = made.nbytes // made.shape[1] * (exact.num_rules + 1)
+        return made.nbytes, rules + sum(each.passes(batch).nbytes for each in exact.predicates)
 
+    (nodes, rows), (of_one, rows_of_one) = masks(max_batch), masks(1)
     # A batch in each of features, generate and post; a checkpoint that warms up; an explanation.
-    at_once = 3 * masks(max_batch) + masks(max_batch) + masks(1)
+    at_once = 3 * nodes + nodes + of_one
+    at_once += rows + rows + rows_of_one  # of a batch, of the checkpoint and of the explanation
     assert memory_needed(manifest, EXACT, CPU, max_batch).masks >= at_once
 
 
