@@ -17,12 +17,21 @@ from grace.configs.errors import InputError, NativeError
 from grace.index.matchers.node_matchers import value_hash
 from grace.index.matching.exact import ExactMatcher, MatchedAds
 from grace.index.snapshot import Snapshot
-from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
+from grace.index.targeting.schema import KINDS, Attribute, TargetingSchema, TargetSet
 from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserEncoder, UserRows
 from support.oracle import RawAd, first_failure, is_excluded, within_limits
 from support.plain_builder import plain_snapshot
-from support.strategies import ENTITY_IDS, Case, asking, cases, examples, random_case, random_schema
+from support.strategies import (
+    ENTITY_IDS,
+    Case,
+    asking,
+    cases,
+    examples,
+    random_case,
+    random_schema,
+    random_schema_of,
+)
 
 PLENTY = 1 << 40
 FATES = ("sids", "wasted", "generated", "stopped", "excluded", "matched")
@@ -187,6 +196,20 @@ def test_exact_matching_equals_the_oracle(case: Case, seed: int, threads: int) -
     ask = random_ask(np.random.default_rng(seed), case, snapshot.trie.num_leaves)
     users = UserEncoder(case.schema, snapshot.set_values).encode([*map(asking, case.users)])
     got = ask_native(ExactMatcher(snapshot, threads), snapshot, users, ask)
+    assert_equals_oracle(case, ask, got)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@examples(9)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_each_kind_of_rule_alone_equals_the_oracle(kind: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    case = random_case(rng, num_ads=77, num_users=9, schema=random_schema_of(rng, kind))
+    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
+    every = np.tile(np.arange(snapshot.trie.num_leaves, dtype=np.int32), (9, 1))
+    users = UserEncoder(case.schema, snapshot.set_values).encode([*map(asking, case.users)])
+    ask = Ask(every.tolist(), [[0.0] * len(row) for row in every], [PLENTY] * 9)
+    got = ask_native(ExactMatcher(snapshot, 2), snapshot, users, ask)
     assert_equals_oracle(case, ask, got)
 
 

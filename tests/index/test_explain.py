@@ -2,21 +2,37 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from grace.index.forms.component import Reason
 from grace.index.forms.components import explain as explain_rule
 from grace.index.snapshot import Snapshot
-from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
+from grace.index.targeting.schema import KINDS, Attribute, TargetingSchema, TargetSet
 from support.oracle import RawAd, Rule, User, eligible
 from support.plain_builder import plain_snapshot
-from support.strategies import Case, asking, cases, examples
+from support.strategies import Case, asking, cases, examples, random_case, random_schema_of
 
 
 @examples(20)
 @given(cases())
 def test_all_reasons_pass_exactly_when_the_ad_is_eligible(case: Case) -> None:
+    assert_reasons(case)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@examples(9)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_reasons_of_each_kind_alone_pass_exactly_when_the_ad_is_eligible(
+    kind: str, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    assert_reasons(random_case(rng, schema=random_schema_of(rng, kind)))
+
+
+def assert_reasons(case: Case) -> None:
     snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
     ordinals = snapshot.ads.ordinals([ad.ad_id for ad in case.ads]).tolist()
     for user in case.users:

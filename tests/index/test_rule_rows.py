@@ -69,3 +69,18 @@ def test_equal_rows_are_one_rule_and_a_row_that_nobody_passes_is_refused(
             opens = (-inf if low is None else low, inf if high is None else high)
             meant.setdefault((opens, frozenset(values[row] or ())), set()).add(int(rules[row]))
     assert sorted(rule for each in meant.values() for rule in each) == [*range(len(meant))]
+
+
+def test_an_ad_one_of_whose_clauses_nobody_passes_is_refused() -> None:
+    table = RuleTable(TargetingSchema((), (), 7, ranges=(Range("age"),)), 1)
+    ends = np.array([[0.0, 1.0], [1.0, 0.0], [2.0, 3.0]])
+    rules, given = np.zeros(3, np.int32), np.ones(3, np.bool_)
+    table.add_rows([number_column(side, given) for side in ends.T], rules)
+    clauses = rules[[0, 1, 1, 2, 0, 2, 0, 0]]
+    joined = table.join(np.arange(0, 10, 2), clauses)
+    assert rules.tolist() == [0, REFUSED, 1]
+    assert joined.tolist()[:2] == [REFUSED, REFUSED]
+    taken = table.take()
+    table.close()
+    numbered = RuleTable.numbered(taken, joined[2:])
+    assert [taken.rules_of(int(rule)) for rule in numbered] == [[0, 1], [0]]

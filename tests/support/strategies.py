@@ -5,7 +5,7 @@ The attribute sizes 1, 63, 64, 65 and 250 put the `other` bit at, before and aft
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from grace.configs.eligibility import KWay
 from grace.index.targeting.schema import (
     CLOCKS,
+    KINDS,
     Attribute,
     Flight,
     Property,
@@ -74,6 +75,15 @@ def random_schema(
         entities=tuple(f"e{i}" for i in range(rng.integers(3))),
         **({} if alone else random_intervals_and_properties(rng)),
     )
+
+
+def random_schema_of(rng: np.random.Generator, kind: str) -> TargetingSchema:
+    """Return a schema with one kind alone: others would hide most ads, and its faults."""
+    drawn = random_schema(rng)
+    while not getattr(drawn, kind):
+        drawn = random_schema(rng)
+    without: dict[str, Any] = {other: () for other in KINDS if other != kind}
+    return replace(drawn, **without)
 
 
 def random_clocks(rng: np.random.Generator) -> list[Attribute]:
