@@ -46,8 +46,6 @@ from support.strategies import examples, random_case
 
 Array = npt.NDArray[Any]
 FILES = sorted(arrays_of(small_snapshot()))
-
-
 Row = tuple[str, Any, Any, str]
 ROW = ("name", "at", "value", "fault")
 
@@ -371,9 +369,7 @@ USERS = [
 def corrupt(array: Array, data: st.DataObject) -> Array:
     """Replace a few numbers by extremes, neighbours or anything, or swap two of them."""
     flat = array.copy().reshape(-1)
-    for _ in range(data.draw(st.integers(1, 3))):
-        if not len(flat):
-            break
+    for _ in range(data.draw(st.integers(1, 3)) if len(flat) else 0):
         at = data.draw(st.integers(0, len(flat) - 1))
         if data.draw(st.booleans()):
             other = data.draw(st.integers(0, len(flat) - 1))

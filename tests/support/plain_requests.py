@@ -55,6 +55,7 @@ def plain_request(message: bytes, limits: LimitsConfig, generation: GenerationCo
         at_most=dict(request.at_most),
         include_sids=request.include_sids,
         strict=request.strict,
+        at=request.at,
     )
 
 
