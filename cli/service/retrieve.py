@@ -61,7 +61,7 @@ def retrieve(
         started = time.perf_counter()
         reply = client.retrieve(message, timeout=server.timeout).message
         total_ms = (time.perf_counter() - started) * 1e3
-    message.at = message.at or int(time.time() * 1e3)
+    message.at = reply.at or message.at or int(time.time() * 1e3)
     known = None if table is None else table.known(reply.ad_ids, message)
     if server.as_json:
         shown = reply_json(reply) | {"total_ms": round(total_ms, 3)}

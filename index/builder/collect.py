@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.builder.batches import AdColumns, AdsBatch, AdsReading, BatchReader
+from grace.index.builder.rule_columns import says
 from grace.index.builder.rule_table import FAULTS, REFUSED, RuleTable
 from grace.index.builder.sorting import order_by_id
 from grace.index.builder.source import AdsSource
@@ -123,10 +124,7 @@ class Collector:
         for column, rule in zip(schema.rule_columns, batch.rules.columns, strict=True):
             if rule is None or column in self.stated:
                 continue
-            stated = rule.valid == 1
-            if column.endswith(("_exclude", "_all")):  # an empty list of these is no rule
-                stated &= np.diff(rule.offsets) > 0
-            if stated.any():
+            if says(schema, column, rule).any():
                 self.stated.add(column)
         for name, ids in zip(schema.entities, batch.columns.entity_ids.T, strict=True):
             if name not in self.stated and (ids != NO_ENTITY).any():

@@ -26,6 +26,7 @@ from grace.index.targeting.rules import Groups, Lists, gather_spans
 from grace.index.targeting.schema import CLAUSES, EXPRESSION, TargetingSchema
 
 Int64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 _NONE = -1
 _MOST_KEPT = 1 << 16  # expressions of which the clauses are remembered
@@ -72,6 +73,15 @@ _READERS: Mapping[str, tuple[Role, Callable[[Rows, str, Any], ListColumn]]] = {
     "_end": (roles.MOMENT, _ends),
 }
 """By the ending of a column's name after the name of the schema."""
+
+
+def says(schema: TargetingSchema, column: str, cells: ListColumn) -> Mask:
+    """Return which cells are rules: an empty list of some columns is none."""
+    found: Mask = cells.valid == 1
+    ending, properties = column.removeprefix(schema.name_of[column]), schema.properties
+    if ending in ("_exclude", "_all") or column in {each.name for each in properties}:
+        found = found & (np.diff(cells.offsets) > 0)
+    return found
 
 
 def role_of(schema: TargetingSchema, column: str) -> Role:
@@ -141,10 +151,12 @@ class RuleReader:
         own = self._columns(rows)
         if CLAUSES in rows.theirs and not pa.types.is_null(rows.given(CLAUSES).type):
             given = list_parts(rows.given(CLAUSES))
-            for row in np.flatnonzero((np.diff(given.offsets) == 0) & (given.valid == 1)).tolist():
+            sizes = np.where(given.valid == 1, np.diff(given.offsets), 0)
+            for row in np.flatnonzero((sizes == 0) & (given.valid == 1)).tolist():
                 rows.refuse(row, CLAUSES, "[]", "has no clause, so no user could pass")
             clauses = _clause_rows(rows, given.flat)
-            offsets, places = given.offsets, np.arange(len(given.flat))
+            every = np.arange(len(given.flat))
+            offsets, places = gather_spans(every, given.offsets[:-1], sizes)
         elif EXPRESSION in rows.theirs:
             clauses, offsets, places = self._of_expressions(rows)
         else:
@@ -199,10 +211,10 @@ class RuleReader:
         places: Int64,
     ) -> RuleColumns:
         of_clauses = self._columns(clauses)
-        says = np.zeros(len(clauses), np.bool_)
-        for column in of_clauses:
-            says |= False if column is None else column.valid == 1
-        for clause in np.flatnonzero(~says).tolist():
+        spoken = np.zeros(len(clauses), np.bool_)
+        for name, column in zip(self.code_of, of_clauses, strict=True):
+            spoken |= False if column is None else says(self.schema, name, column)
+        for clause in np.flatnonzero(~spoken).tolist():
             clauses.refuse(clause, CLAUSES, None, "says nothing, so that every user passes it")
         counts = np.diff(offsets)
         row_offsets = np.append(0, np.cumsum(np.maximum(counts, 1)))
@@ -274,7 +286,7 @@ def _clause_rows(rows: Rows, structs: pa.Array) -> Rows:
 def _rows_of(rows: Rows, columns: Mapping[str, pa.Array]) -> Rows:
     """Return rows with our names that come from columns of others."""
     batch = pa.record_batch([*columns.values()], [*columns])
-    file = replace(rows.file, format=Format.PARQUET, schema=batch.schema, list_separator=None)
+    file = replace(rows.file, format=Format.PARQUET, schema=batch.schema)
     return Rows(file, np.arange(len(batch)), batch, {name: name for name in columns}, "")
 
 

@@ -115,12 +115,13 @@ def open_ads(source: TableSource, expected: ExpectedColumns) -> AdsSource:
     tables = source.tables()
     lines = [table for table in tables if table.format is Format.JSONL]
     keys = frozenset(name for table in lines for name in table.schema.names)
+    names = frozenset(name for table in tables for name in table.schema.names)
     files: list[AdsFile] = []
     ignored: set[str] = set()
     for table in tables:
         # Lines leave out keys without a value, so a file may lack a key that others have.
         elsewhere = keys if table.format is Format.JSONL else frozenset[str]()
-        columns = _Columns(table, elsewhere, source, expected)
+        columns = _Columns(table, elsewhere, names, source, expected)
         theirs = columns.checked()
         mapped = {source.columns[name] for name in OTHER_COLUMNS if name in source.columns}
         ignored.update(set(table.schema.names) - {*theirs.values(), *columns.left_out, *mapped})
@@ -149,10 +150,14 @@ def _check_renames(source: TableSource, expected: ExpectedColumns) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """The columns of one table. It may lack those `elsewhere`, which other files have."""
+    """The columns of one table. It may lack those `elsewhere`, which other files have.
+
+    everywhere  the columns of all files
+    """
 
     table: TableFile
     elsewhere: Set[str]
+    everywhere: Set[str]
     source: TableSource
     expected: ExpectedColumns
 
@@ -200,11 +205,15 @@ class _Columns:
     def _require_rules(self, theirs: Mapping[str, str]) -> None:
         source, expected = self.source, self.expected
         has = f"it has: {', '.join(self.table.schema.names)}"
+        in_clauses = self._names_in_clauses(theirs)
         for name in (*expected.schema.names, *expected.entities):
             columns = expected.columns(name)
-            if name in expected.without or theirs.keys() & {*columns, CLAUSES, EXPRESSION}:
+            if name in expected.without or theirs.keys() & {*columns}:
                 continue
-            if {source.theirs(column) for column in columns} & self.elsewhere:
+            their_columns = {source.theirs(column) for column in columns}
+            if their_columns & self.elsewhere:
+                continue
+            if name in in_clauses and not their_columns & self.everywhere:
                 continue
             is_entity = name in expected.entities
             kind, so = (
@@ -219,16 +228,44 @@ class _Columns:
                 f"column in tables.yaml, or build with --without {name}: then {so}; {has}"
             )
 
+    def _clause_fields(self, theirs: Mapping[str, str]) -> list[pa.Field] | None:
+        """Return the fields of the structs of clauses; None without such a column."""
+        their = theirs.get(CLAUSES)
+        if their is None or self.type_fault(CLAUSES, their):
+            return None
+        kind = self.table.schema.field(their).type
+        return None if pa.types.is_null(kind) else [*kind.value_type]
+
+    def _names_in_clauses(self, theirs: Mapping[str, str]) -> set[str]:
+        """Return the names that clauses or expressions of this table may have rules on."""
+        schema, found = self.expected.schema, set[str]()
+        fields = self._clause_fields(theirs) or []
+        found |= {schema.name_of[each.name] for each in fields if each.name in schema.name_of}
+        if EXPRESSION in theirs:
+            kind = self.table.schema.field(theirs[EXPRESSION]).type
+            others = {f.name for f in schema.flights} | {p.name for p in schema.properties}
+            found |= set() if pa.types.is_null(kind) else {*schema.names} - others
+        return found
+
     def _require_clauses(self, theirs: Mapping[str, str]) -> None:
         """Refuse clauses with a field that is no rule, which no code would enforce."""
         if {CLAUSES, EXPRESSION} <= theirs.keys():
             raise self._error(f"has columns {CLAUSES!r} and {EXPRESSION!r}; drop one of them")
-        their = theirs.get(CLAUSES)
-        if their is None or self.type_fault(CLAUSES, their):
+        for name in (CLAUSES, EXPRESSION):
+            column = self.source.theirs(name)
+            if column in self.everywhere - self.elsewhere and name not in theirs:
+                raise missing(self.table, column, ", which other files have,")
+        fields = self._clause_fields(theirs)
+        if fields is None:
             return
-        schema = self.expected.schema
-        for clause_field in self.table.schema.field(their).type.value_type:
+        their, schema = theirs[CLAUSES], self.expected.schema
+        names = [field.name for field in fields]
+        if not names:
+            raise self._error(f"column {their!r}: its clauses have no fields; name some")
+        for clause_field in fields:
             name = clause_field.name
+            if names.count(name) > 1:
+                raise self._error(f"column {their!r}: it has two fields {name!r}; drop one")
             if name not in schema.rule_columns:
                 raise self._error(
                     f"column {their!r}: its field {name!r} is no rule of the targeting schema; "
@@ -258,11 +295,13 @@ class _Columns:
                     "ads.ignore, or of targeting.yaml"
                 )
         named = {*theirs.values(), *self.left_out, *source.ignore}
-        rules = map(source.theirs, (*schema.rule_columns, *self.expected.entities))
+        rules = map(
+            source.theirs, (*schema.rule_columns, CLAUSES, EXPRESSION, *self.expected.entities)
+        )
         alike = {name.strip().casefold(): name for name in rules if name not in present}
         for field in self.table.schema:
             name, their = field.name, source.theirs(field.name)
-            is_ours = name in (*schema.rule_columns, *schema.entities)
+            is_ours = name in (*schema.rule_columns, CLAUSES, EXPRESSION, *schema.entities)
             if is_ours and their != name and name not in theirs.values():
                 raise self._error(
                     f"column {name!r} would not be read, since ads.columns.{name} names "

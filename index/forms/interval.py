@@ -66,7 +66,8 @@ class IntervalComponent:
         return NumberRows(words.view(np.float64).reshape(len(offsets) - 1, 2))
 
     def columns_of(self, rows: NumberRows, chosen: npt.NDArray[np.integer]) -> Iterator[ListColumn]:
-        for numbers in rows.table[chosen].T:
+        low, high = rows.table[chosen].T
+        for numbers in (low, np.where(low > high, -0.0, high)):  # as index/targeting/leaves.py
             yield number_column(numbers, np.isfinite(numbers))
 
     def limited(self, rows: NumberRows) -> Iterator[tuple[str, Flags]]:

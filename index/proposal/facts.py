@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from grace.index.proposal.names import WORDS, is_title, plain_name, words
 from grace.index.tables.addresses import Format
 from grace.index.tables.cells import (
+    PER_SECOND,
     integers,
     is_list,
     is_rule,
@@ -25,7 +26,7 @@ from grace.index.tables.cells import (
     texts,
     without_dictionary,
 )
-from grace.index.tables.data_folder import FIRST_SECOND, LAST_SECOND, PER_SECOND
+from grace.index.tables.data_folder import FIRST_SECOND, LAST_SECOND
 from grace.index.tables.table_file import TableFile
 
 MOST_VALUES = 1 << 16

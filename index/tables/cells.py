@@ -5,6 +5,7 @@ Arrow's kernels do the work, so a column of a million texts takes a fraction of 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,11 @@ _LONG_INTEGER = r"^[1-9][0-9]{18}$"
 _MOST = str((1 << 63) - 1)
 _NUMBER = r"^[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?$"
 
+TIME_UNITS = ("s", "ms", "us", "ns")
+PER_SECOND = {unit: 1000**power for power, unit in enumerate(TIME_UNITS)}
+
 Mask = npt.NDArray[np.bool_]
+Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,3 +188,19 @@ def _parsed(column: pa.Array, good: pa.Array, kind: pa.DataType) -> tuple[pa.Arr
 
 def _offsets(sizes: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
     return np.append(0, np.cumsum(sizes, dtype=np.int64)).astype(np.int64)
+
+
+def milliseconds(times: Int64, unit: str, sign: int) -> Int64:
+    """Return times of a unit in whole milliseconds. A `sign` of -1 rounds up."""
+    factor = PER_SECOND[unit]
+    return times * 1000 if factor < 1000 else sign * (sign * times // (factor // 1000))
+
+
+def moments(column: pa.Array) -> pa.Array | None:
+    """Return texts as times, with or without a time zone; None if they are not times."""
+    for unit, zone in product(("ns", "us"), (None, "UTC")):  # ns end in 2262
+        try:
+            return column.cast(pa.timestamp(unit, zone))
+        except pa.ArrowInvalid:
+            continue
+    return None

@@ -28,6 +28,7 @@ from grace.configs.errors import ConfigError, InputError
 from grace.configs.sections import load_section
 from grace.configs.yaml_loader import read_yaml
 from grace.index.tables.addresses import ending_format, is_url, within
+from grace.index.tables.cells import TIME_UNITS
 from grace.index.tables.table_file import TableFile, table_files
 
 TABLES_FILE = "tables.yaml"
@@ -38,8 +39,6 @@ REQUESTS_FILE = "requests.jsonl"
 SIDS_FILE = "sids.parquet"
 SID_SPACE_KEY, VOCAB_SIZES_KEY = b"grace.sid_space", b"grace.vocab_sizes"  # Parquet metadata
 
-TIME_UNITS = ("s", "ms", "us", "ns")
-PER_SECOND = {unit: 1000**power for power, unit in enumerate(TIME_UNITS)}
 FIRST_SECOND, LAST_SECOND = 631_152_000, 4_102_444_800  # a log's times: from 1990 to 2100
 
 

@@ -33,8 +33,7 @@ def read_header(stream: BinaryIO, address: str) -> tuple[pa.Schema, int]:
     _require_one_case(schema.names, address)
     # Arrow reads lists that hold only nulls into arrays with too few elements.
     null, texts = pa.list_(pa.null()), pa.list_(pa.string())
-    fields = [field.with_type(texts) if field.type == null else field for field in schema]
-    return pa.schema(fields), rows
+    return with_types(schema, lambda kind: texts if kind == null else kind), rows
 
 
 def _require_one_case(names: Sequence[str], address: str) -> None:

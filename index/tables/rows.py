@@ -17,8 +17,16 @@ from grace.configs.errors import InputError
 from grace.index.rejects import Fault, Reject, brief, in_words
 from grace.index.tables import cells
 from grace.index.tables.addresses import Format
-from grace.index.tables.cells import ListParts, Mask, is_list, is_text, list_parts
-from grace.index.tables.data_folder import FIRST_SECOND, LAST_SECOND, PER_SECOND, TIME_UNITS
+from grace.index.tables.cells import (
+    PER_SECOND,
+    TIME_UNITS,
+    ListParts,
+    Mask,
+    is_list,
+    is_text,
+    list_parts,
+)
+from grace.index.tables.data_folder import FIRST_SECOND, LAST_SECOND
 from grace.index.tables.item_numbers import LONGEST_ID, IdMap, Int64, no_name
 from grace.index.tables.roles import both_names
 from grace.index.tables.table_file import TableFile
@@ -31,6 +39,7 @@ LARGEST = 1e15  # so that a sum of squares stays finite in float32
 
 _LINE_BREAK = "[\r\n]"
 _BLANKS_AROUND = "^[ \t]|[ \t]$"
+_EXACT = 1 << 53  # float64 has every integer up to it
 _INT64_MAX = pa.scalar((1 << 63) - 1, pa.uint64())
 
 
@@ -211,6 +220,11 @@ class Rows:
         """Return numbers, and which rows have one."""
         numbers, valid = self._numbers(name)
         self._refuse(name, ~np.isfinite(numbers), "must be a finite number")
+        column = self.given(name)
+        for row in np.flatnonzero(valid & (np.abs(numbers) >= _EXACT)).tolist():
+            text = str(column[row].as_py()).strip()
+            if text.lstrip("+-").isdecimal() and int(text) != int(numbers[row]):
+                self.refuse(row, name, text, "is beyond 2^53, where not every integer is exact")
         return numbers, valid
 
     def _numbers(self, name: str) -> tuple[npt.NDArray[np.float64], Mask]:
@@ -254,25 +268,24 @@ class Rows:
         return times
 
     def moments(self, name: str) -> tuple[Int64, Mask]:
-        """Return times of ads in milliseconds, and which rows have one."""
-        return self._times(name, self.file.time_unit, "ads.time_unit")
+        """Return times of ads in whole milliseconds, rounded up, and which rows have one."""
+        return self._times(name, self.file.time_unit, "ads.time_unit", -1)
 
-    def _times(self, name: str, unit: str, key: str) -> tuple[Int64, Mask]:
-        """`key` of tables.yaml says what `unit` integers have."""
+    def _times(self, name: str, unit: str, key: str, sign: int = 1) -> tuple[Int64, Mask]:
+        """`key` of tables.yaml says what `unit` integers have. A `sign` of -1 rounds up."""
         column = self.given(name)
         valid = _mask(column.is_valid())
         if is_text(column.type):
             integers, bad = cells.integers(column)
-            column = _moments(column) if bad.any() else integers
+            column = cells.moments(column) if bad.any() else integers
             if column is None:
                 self._refuse(name, bad, "is neither an integer nor a time")
                 column = integers
         if pa.types.is_date(column.type):
             column = column.cast(pa.timestamp("ms"))
         if pa.types.is_timestamp(column.type):
-            column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
-            moments: Int64 = column.cast(pa.int64()).fill_null(0).to_numpy()
-            return moments, valid
+            unit, column = column.type.unit, column.cast(pa.int64())
+            return cells.milliseconds(column.fill_null(0).to_numpy(), unit, sign), valid
         given: Int64 = column.cast(pa.int64(), safe=False).fill_null(0).to_numpy()
         factor = PER_SECOND[unit]
         wrong = (given < FIRST_SECOND * factor) | (given >= LAST_SECOND * factor)
@@ -282,7 +295,7 @@ class Rows:
             f"is not between 1990 and 2100, in {unit} since 1970; set {key} in tables.yaml to the "
             f"unit of this column ({', '.join(TIME_UNITS)}), or leave such rows out",
         )
-        return given * 1000 if unit == "s" else given // (factor // 1000), valid
+        return cells.milliseconds(given, unit, sign), valid
 
     def vectors(self, name: str, dims: int) -> npt.NDArray[np.float32]:
         """Return vectors of finite numbers, [rows, dims]."""
@@ -384,13 +397,3 @@ def coded(column: pa.Array) -> tuple[Int64, list[str | None]]:
 def _mask(flags: pa.Array) -> Mask:
     found: Mask = flags.to_numpy(zero_copy_only=False)
     return found
-
-
-def _moments(column: pa.Array) -> pa.Array | None:
-    """Return texts as times, with or without a time zone; None if they are not times."""
-    for zone in (None, "UTC"):
-        try:
-            return column.cast(pa.timestamp("ns", zone))
-        except pa.ArrowInvalid:
-            continue
-    return None

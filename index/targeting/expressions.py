@@ -14,12 +14,21 @@ from itertools import chain, product
 from math import inf, isfinite, nextafter, prod
 from typing import Any, NamedTuple
 
-from grace.index.targeting.leaves import Clause, ExpressionError, Item, Leaves, Span, leaves_of
+from grace.index.targeting.leaves import (
+    A_NUMBER,
+    Clause,
+    ExpressionError,
+    Item,
+    Leaves,
+    Span,
+    leaves_of,
+)
 from grace.index.targeting.schema import TargetingSchema
 
 MOST_CLAUSES = 64
 _MOST_BYTES = 64 * 1024
 _MOST_LEVELS = 100  # of parentheses
+_EXACT = 2.0**53  # float64 has every integer up to it
 _MOST_COUNTED = 10**6  # clauses, where more are as many
 
 _TOKEN = re.compile(
@@ -110,7 +119,9 @@ class _Token(NamedTuple):
         """The finite number that a bare text is."""
         if self.kind != "word" or not _NUMBER.fullmatch(self.text):
             return None
-        return number if isfinite(number := float(self.text)) else None
+        number = float(self.text)
+        is_exact = abs(number) <= _EXACT or not self.text.lstrip("+-").isdigit()
+        return number if isfinite(number) and is_exact else None
 
     def refused(self, expected: str) -> ExpressionError:
         found = "the end" if self.kind == "end" else repr(self.text)
@@ -195,7 +206,7 @@ class _Reader:
         if not self._took(".."):
             return item
         if item.span is None:
-            raise first.refused("a finite number, without quotes")
+            raise first.refused(A_NUMBER)
         low, _ = item.span
         high = inf if self._next.key in (",", "]") else self._number()
         if low > high:
@@ -213,7 +224,7 @@ class _Reader:
     def _number(self) -> float:
         token = self._read()
         if (number := token.number) is None:
-            raise token.refused("a finite number, without quotes")
+            raise token.refused(A_NUMBER)
         return number
 
     def _took(self, key: str) -> bool:

@@ -29,7 +29,10 @@ Clause = Mapping[str, Any]
 Span = tuple[float, float]
 """Both ends are inclusive. An infinite end is open."""
 
-_NO_NUMBER: Span = (1.0, 0.0)
+A_NUMBER = "a finite number, without quotes, and no integer beyond 2^53"
+_NO_NUMBER: Span = (1.0, -0.0)
+"""No number is between them. Native code knows them by the sign, which no table has by accident."""
+
 _INTEGER = re.compile(r"[+-]?\d{1,15}", re.ASCII)
 
 
@@ -161,7 +164,7 @@ class _RangeLeaves:
 
     def _span(self, item: Item) -> Span:
         if item.span is None:
-            raise item.refused(f"a finite number, without quotes, for {self.target.name!r}")
+            raise item.refused(f"{A_NUMBER}, for {self.target.name!r}")
         return item.span
 
 

@@ -288,13 +288,10 @@ def _name_faults(schema: TargetingSchema) -> Iterator[str]:
                 f"targeting name {name!r}: declared twice; attributes, sets, ranges, flights, "
                 "properties and entities have different names"
             )
-    columns = Counter((*schema.rule_columns, *schema.entities))
-    for column, times in columns.items():
-        if times > 1 and column not in counted:
+    of_targets = (t.name + end for t in schema.targets for end in t.columns)
+    for column, times in Counter((*of_targets, *schema.entities)).items():
+        if times > 1 and counted[column] < 2:
             yield f"targeting names: two of them have a column {column!r}; rename one"
-        if column in schema.columns and schema.name_of[column] != column:
-            other = schema.name_of[column]
-            yield f"targeting name {column!r}: is a column of {other!r}, too; rename one"
     if AD_LEVEL in schema.entities:
         yield f"entities: {AD_LEVEL!r} stands for single ads; choose another name for the column"
     if len(schema.entities) > MAX_ENTITIES:

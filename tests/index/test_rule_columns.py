@@ -4,9 +4,12 @@ The property tests of builds (test_builder.py, test_sharded.py) have them in Par
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from grace.configs.errors import InputError
@@ -51,21 +54,31 @@ def built(folder: Path, form: str, rows: list[Mapping[str, Any]], unit: str = "m
         for at, row in enumerate(rows)
     ]
     path = write_table(folder / f"ads.{form}", whole)
-    write_schema(folder / "targeting.yaml", SCHEMA)
-    separator = "|" if form == "csv" else None
-    source = TableSource((str(path),), list_separator=separator, time_unit=unit)
     stated = {SCHEMA.name_of.get(name) for name in names}
-    everywhere = {"clauses", "rule"} & set(names)
-    return build(
-        BuildSpec(
-            DataFolder(folder, source),
-            root=folder / "snapshots",
-            sid_space=PLAIN_SID_SPACE,
-            vocab_sizes=(1, 9),
-            without=() if everywhere else tuple(n for n in SCHEMA.names if n not in stated),
-        ),
-        silent,
+    stated |= {SCHEMA.name_of.get(n) for row in rows for c in row.get("clauses") or () for n in c}
+    in_rules = {"country", "place", "age"} if "rule" in names else set[str]()
+    without = tuple(name for name in SCHEMA.names if name not in stated | in_rules)
+    return build_table(folder, path, unit, "|" if form == "csv" else None, without=without)
+
+
+def build_table(
+    folder: Path,
+    path: Path,
+    unit: str = "ms",
+    separator: str | None = None,
+    schema: TargetingSchema = SCHEMA,
+    without: tuple[str, ...] = ("age", "income", "flight", "category"),
+) -> BuildReport:
+    write_schema(folder / "targeting.yaml", schema)
+    source = TableSource((str(path),), list_separator=separator, time_unit=unit)
+    spec = BuildSpec(
+        DataFolder(folder, source),
+        root=folder / "snapshots",
+        sid_space=PLAIN_SID_SPACE,
+        vocab_sizes=(1, 9),
+        without=without,
     )
+    return build(spec, silent)
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
@@ -121,6 +134,58 @@ def test_integers_are_times_in_the_unit_of_the_table(
     assert flight == [NOVEMBER, DECEMBER - 1]
 
 
+def test_clauses_of_texts_are_split_and_null_ones_are_none(tmp_path: Path) -> None:
+    struct = pa.struct([("place_exclude", pa.string()), ("country", pa.string())])
+    clauses = [[{"place_exclude": "a|b", "country": "US"}, {"country": "SE"}], None]
+    table = {
+        "ad_id": [0, 1],
+        "sid": pa.array([[0, 0], [0, 1]], pa.list_(pa.uint16())),
+        "clauses": pa.array(clauses, pa.list_(struct, 2)),
+    }
+    expected = [
+        RawAd(
+            0,
+            (0, 0),
+            clauses=(
+                {"place": (None, frozenset("ab")), "country": (US, None)},
+                {"country": (SE, None)},
+            ),
+        ),
+        RawAd(1, (0, 1)),
+    ]
+    pq.write_table(pa.table(table), tmp_path / "ads.parquet")
+    report = build_table(tmp_path, tmp_path / "ads.parquet", separator="|")
+    assert_same_arrays(load_snapshot(report.path), plain_snapshot(SCHEMA, (1, 9), expected))
+
+
+def test_parts_of_a_millisecond_are_whole_ones(tmp_path: Path) -> None:
+    """A flight begins and ends at the first millisecond that is not before."""
+    flight = {"flight_start": "2026-11-01T00:00:00.0000001Z", "flight_end": "9999-12-31"}
+    report = built(tmp_path, "csv", [flight])
+    ((start, end),) = load_snapshot(report.path).rules.parts[4].table.tolist()
+    assert (start, end) == (NOVEMBER + 1, 253_402_214_400_000 - 1)
+
+
+@pytest.mark.parametrize("more", [{"rule": None}, {"rule": "country = US"}, {}], ids=str)
+def test_what_one_file_states_in_a_column_no_other_may_lack(
+    tmp_path: Path, more: Mapping[str, Any]
+) -> None:
+    """Not even one that has expressions: a renamed column would hide its rules."""
+    schema = replace(SCHEMA, sets=(), entities=("campaign",))
+    first: dict[str, Any] = {"ad_id": 0, "sid": [0, 0], "country": "US", "campaign": 7}
+    first |= {"rule": None} if more else {}
+    for lost, name in (("country", "'country'"), ("campaign", "'campaign'")):
+        folder = tmp_path / lost
+        second = {n: v for n, v in first.items() if n != lost}
+        second |= {"ad_id": 1, "land": "NO", **more}
+        for number, row in enumerate((first, second)):
+            (folder / "ads").mkdir(parents=True, exist_ok=True)
+            columns = {name: [value] for name, value in row.items()}
+            pq.write_table(pa.table(columns), folder / "ads" / f"{number}.parquet")
+        with pytest.raises(InputError, match=f"1.parquet: columns? {name}.* missing"):
+            build_table(folder, folder / "ads", schema=schema)
+
+
 NO_CLAUSE = {"clauses": [{"country": ["US"], "age_min": 1}]}
 
 
@@ -144,6 +209,10 @@ NO_CLAUSE = {"clauses": [{"country": ["US"], "age_min": 1}]}
         ({"rule": "country = US", "country": ["NO"]}, "country: stands in the ad's own columns"),
         ({"clauses": []}, r"clauses '\[\]': has no clause"),
         ({"clauses": [{}, *NO_CLAUSE["clauses"]]}, "clauses: says nothing"),
+        ({"clauses": [{"country_exclude": [], "category": []}]}, "clauses: says nothing"),
+        ({"age_min": 2**53 + 1}, r"age_min '9007199254740993': is beyond 2\^53"),
+        ({"income_min": 1, "income_max": 0}, "income_max: the range is empty"),
+        ({"rule": "age > 9007199254740994"}, r"no integer beyond 2\^53"),
         ({"clauses": [{"country": ["XX"]}]}, "clauses.country 'XX': is not among the values"),
         ({"clauses": [{"age_min": 3, "age_max": 2}]}, "clauses.age_max: the range is empty"),
         (NO_CLAUSE | {"country": ["NO"]}, "country: stands in the ad's own columns and in a"),
@@ -168,6 +237,9 @@ def test_an_ad_whose_columns_allow_nobody_or_everybody_by_mistake_is_refused(
         ({"clauses": [{"colour": ["red"]}]}, "field 'colour' is no rule of the targeting schema"),
         ({"clauses": [{"age_min": ["red"]}]}, "field 'age_min' must be float, got list"),
         ({"clauses": [{"age_min": 1}], "rule": "age > 1"}, "'clauses' and 'rule'; drop one"),
+        ({"clauses": [{}], "age_min": 1}, "its clauses have no fields"),
+        ({"Rule": "country = US", "age_min": 1}, "column 'Rule' would not be read"),
+        ({"CLAUSES ": "none", "age_min": 1}, "column 'CLAUSES ' would not be read"),
         ({"bedrooms_min": 3, "age_min": 1}, "'bedrooms_min' looks like a targeting rule"),
         ({"flight_start": [1], "age_min": 1}, "'flight_start' must be timestamp, date, text"),
     ],

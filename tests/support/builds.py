@@ -20,7 +20,7 @@ from support.plain_builder import PLAIN_SID_SPACE
 from support.strategies import Case
 
 
-def ads_table(schema: TargetingSchema, ads: Sequence[RawAd]) -> pa.Table:
+def ads_table(schema: TargetingSchema, ads: Sequence[RawAd], has_clauses: bool = False) -> pa.Table:
     """One row per ad; all columns of the schema, those of clauses if an ad has some, and entities.
 
     Columns on which only clauses have rules are left out, since no name may be in both.
@@ -37,6 +37,8 @@ def ads_table(schema: TargetingSchema, ads: Sequence[RawAd]) -> pa.Table:
         ends = [0, *accumulate(len(ad.clauses) for ad in ads)]
         none = [not ad.clauses for ad in ads]
         columns["clauses"] = pa.ListArray.from_arrays(ends, structs, mask=pa.array(none))
+    elif has_clauses:
+        columns["clauses"] = pa.nulls(len(ads))
     for name in schema.entities:
         columns[name] = pa.array([ad.entities.get(name) for ad in ads], pa.int64())
     return pa.table(columns)
@@ -100,8 +102,10 @@ def build_spec(
     """
     folder.mkdir(parents=True, exist_ok=True)
     parts = {folder / f"ads-{at}.parquet": part for at, part in enumerate(files or [case.ads])}
+    has_clauses = any(ad.clauses for part in parts.values() for ad in part)
     for path, part in parts.items():
-        pq.write_table(ads_table(case.schema, part), path, row_group_size=row_group_rows)
+        table = ads_table(case.schema, part, has_clauses)
+        pq.write_table(table, path, row_group_size=row_group_rows)
     write_schema(folder / "targeting.yaml", case.schema)
     spec = BuildSpec(
         DataFolder(folder, TableSource(tuple(map(str, parts)))),

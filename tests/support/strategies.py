@@ -177,9 +177,9 @@ def _digits(number: int, vocab_sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def says_something(rules: Rules) -> bool:
-    """Whether a column of a clause with these rules holds a value: a build refuses it without."""
+    """Whether a clause with these rules has one: a build refuses it without."""
     return any(
-        bool(rule) if isinstance(rule, frozenset) else any(each is not None for each in rule)
+        bool(rule) if isinstance(rule, frozenset) else rule[0] is not None or bool(rule[-1])
         for rule in rules.values()
     )
 

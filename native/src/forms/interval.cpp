@@ -120,16 +120,17 @@ class RuleInterval : public RuleForm {
 
   Refusal encode(const List* lists, std::vector<int32_t>& words) const override {
     double ends[] = {-kOpen, kOpen};
+    bool no_number = missing_passes_ && lists[0].present && lists[1].present;
     for (int32_t i = 0; i < 2; ++i) {
       if (!lists[i].present) continue;
       require(lists[i].size == 2, "rules_add: a number has two words");
       std::memcpy(&ends[i], lists[i].codes, sizeof ends[i]);
       if (std::isnan(ends[i])) return {Fault::kBadValue, i};
+      no_number &= ends[i] == 1 - i && std::signbit(ends[i]) == (i == 1);
       if (ends[i] == 0) ends[i] = 0;  // -0.0 is 0.0, so that equal rows have equal words
     }
     // The number of a user is finite.
     const bool empty = ends[0] > ends[1] || ends[0] == kOpen || ends[1] == -kOpen;
-    const bool no_number = missing_passes_ && ends[0] == 1 && ends[1] == 0;
     if (empty && !no_number) return {Fault::kEmptyInterval, lists[1].present ? 1 : 0};
     int32_t row[4];
     std::memcpy(row, ends, sizeof row);
