@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 PARTS = {
-    "product": ("proto configs native index kernels model server client cli docker", 48_100),
+    "product": ("proto configs native index kernels model server client cli docker", 48_110),
     "bench and catalogues": ("bench catalogues", 13_510),
     "tests": ("tests native/tests", 37_960),
 }
