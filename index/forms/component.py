@@ -24,6 +24,9 @@ Flags = npt.NDArray[np.bool_]
 BAD_VALUE = -1
 """The code of a value that no rule may name."""
 
+OPEN_INCLUDE, OPEN_EXCLUDE = 1, 2
+"""What passes before any list of ids is compared: rows that include values, and others."""
+
 
 class Codes(Protocol):
     """The codes of the values that an include and an exclude column may name."""
@@ -132,6 +135,11 @@ class Component(Protocol):
 
     def explain(self, rows: Any, row: int, request: RetrieveRequest) -> list[Reason]:
         """Test the rules that a row stands for. The request says `at`."""
+
+
+def named_ids(offsets: npt.NDArray[Any], ids: npt.NDArray[Any]) -> tuple[int, int, int]:
+    """Return a NamedIds of native/include/grace/named_ids.h."""
+    return offsets.ctypes.data, ids.ctypes.data, len(ids)
 
 
 def some(values: Sequence[str]) -> str:

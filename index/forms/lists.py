@@ -21,6 +21,7 @@ from grace.index.forms.component import (
     ListColumn,
     Reason,
     ValuedRows,
+    named_ids,
     some,
     values_in,
 )
@@ -41,14 +42,14 @@ _LISTS = (array_in(np.int64), array_in(np.int32))
 _add_to_matcher = declare(
     "grace_exact_add_lists",
     *(c_uint64, c_void_p, c_int64, c_int64, c_int64, *_LISTS, *_LISTS),
-    *(array_in(np.int64), *_LISTS, c_int32),
+    *(array_in(np.int64), *_LISTS),
 )
 
 _add_to_rules = declare("grace_rules_add_lists", c_void_p)
 _add_to_users = declare(
     "grace_users_add_lists",
     *(c_uint64, c_char_p, c_int64, array_in(np.int64), array_in(np.uint8)),
-    *(array_in(np.uint64), c_int64),
+    *(array_in(np.uint64), c_int64, c_int32),
 )
 
 
@@ -72,19 +73,27 @@ class ValueCodes:
 class AskedLists(NamedTuple, Generic[Array]):
     """What B requests ask about one set.
 
-    Request b has offsets[b + 1] - offsets[b] distinct values. The ids and hashes of those that some
-    rule names are at value_offsets[b] .. value_offsets[b + 1]. The others lead to no ad.
+    The ids and hashes of the values that some rule names are at value_offsets[b] ..
+    value_offsets[b + 1]. Other values lead to no ad.
 
-    offsets        int32 [B + 1]
+    open           uint8 [B]       OPEN_EXCLUDE where a row that only excludes passes
     value_offsets  int32 [B + 1]
     value_ids      int32 [...]     ascending per request
     hashes         uint64 [...]    their Bloom queries, 0 if not needed; int64 in a tensor
     """
 
-    offsets: Array
+    open: Array
     value_offsets: Array
     value_ids: Array
     hashes: Array
+
+    @property
+    def included(self) -> tuple[Array, Array]:
+        return self.value_offsets, self.value_ids
+
+    @property
+    def excluded(self) -> tuple[Array, Array]:
+        return self.included
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,19 +146,20 @@ class ListsComponent:
             *(len(rules), len(rows.values), rules.include_offsets, rules.include_values),
             *(rules.exclude_offsets, rules.exclude_values),
             *(rules.groups, rules.group_offsets, rules.group_values),
-            self.target_set.missing_passes_exclude,
         )
 
     def add_to_users(self, reader: int, values: InternedValues, hashed: bool) -> None:
         name, most = self.target_set.name.encode(), self.target_set.max_request_values
         seed = self.schema.hash_seed
         hashes = values.hashes(seed) if hashed else np.zeros(len(values), np.uint64)
-        _add_to_users(reader, name, len(values), values.offsets, values.utf8, hashes, most)
+        texts = len(values), values.offsets, values.utf8
+        missing_passes = self.target_set.missing_passes_exclude
+        _add_to_users(reader, name, *texts, hashes, most, missing_passes)
 
     def shapes(self, size: int, most: int) -> AskedLists[Shape]:
         room = rounded_room(min(most, size * self.target_set.max_request_values))
         ends: Shape = (np.int32, (size + 1,))
-        return AskedLists(ends, ends, (np.int32, (room,)), (np.uint64, (room,)))
+        return AskedLists((np.uint8, (size,)), ends, (np.int32, (room,)), (np.uint64, (room,)))
 
     def filled(self, asked: AskedLists[npt.NDArray[Any]]) -> AskedLists[npt.NDArray[Any]]:
         known = slice(int(asked.value_offsets[-1]))
@@ -159,7 +169,8 @@ class ListsComponent:
         return True
 
     def address(self, asked: AskedLists[npt.NDArray[Any]], kept: list[Any]) -> int:
-        addresses = [*(array.ctypes.data for array in asked), len(asked.hashes)]
+        known = named_ids(asked.value_offsets, asked.value_ids)
+        addresses = asked.open.ctypes.data, *known, asked.hashes.ctypes.data
         kept.append(np.array(addresses, np.uintp))
         return int(kept[-1].ctypes.data)
 

@@ -14,17 +14,23 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.arrays import Shape, rounded_room
-from grace.index.forms.component import Array, Flags, ListColumn, Reason, ValuedRows, some
+from grace.index.forms.component import (
+    OPEN_EXCLUDE,
+    OPEN_INCLUDE,
+    Array,
+    Flags,
+    ListColumn,
+    Reason,
+    ValuedRows,
+    named_ids,
+    some,
+)
 from grace.index.forms.lists import ValueCodes, list_column
 from grace.index.targeting.rules import ValueRows, take_lists
 from grace.index.targeting.schema import Property
 from grace.index.users.values import InternedValues
 from grace.native.loader import array_in, declare
 from grace.proto.retrieval_pb2 import Filter, RetrieveRequest
-
-ASKS_ANY = 1  # for an ad with one of some values
-ASKS_NONE = 2  # for an ad with none of some values
-BARE_PASSES = 4  # an ad without a value of the property passes
 
 _LISTS = (array_in(np.int64), array_in(np.int32))
 _add_to_matcher = declare(
@@ -40,18 +46,27 @@ _add_to_users = declare(
 class AskedFilters(NamedTuple, Generic[Array]):
     """What B requests ask about one property.
 
-    kinds        uint8 [B]        ASKS_ANY | ASKS_NONE | BARE_PASSES; 0: no filter
+    open         uint8 [B]        OPEN_INCLUDE where a row with any value passes but for none_ids,
+                                  OPEN_EXCLUDE where one without a value does
     any_offsets  int32 [B + 1]    request b's values: offsets b to b + 1
     any_ids      int32 [...]      ascending per request; values that no ad has are left out
     none_offsets int32 [B + 1]
     none_ids     int32 [...]
     """
 
-    kinds: Array
+    open: Array
     any_offsets: Array
     any_ids: Array
     none_offsets: Array
     none_ids: Array
+
+    @property
+    def included(self) -> tuple[Array, Array]:
+        return self.any_offsets, self.any_ids
+
+    @property
+    def excluded(self) -> tuple[Array, Array]:
+        return self.none_offsets, self.none_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +117,12 @@ class PropertiesComponent:
         )
 
     def narrows(self, asked: AskedFilters[npt.NDArray[Any]]) -> bool:
-        return bool(asked.kinds.any())
+        every = OPEN_INCLUDE | OPEN_EXCLUDE
+        return bool((asked.open != every).any() or asked.none_offsets[-1])
 
     def address(self, asked: AskedFilters[npt.NDArray[Any]], kept: list[Any]) -> int:
-        addresses = [*(array.ctypes.data for array in asked), len(asked.any_ids)]
-        kept.append(np.array([*addresses, len(asked.none_ids)], np.uintp))
+        named = *named_ids(*asked.included), *named_ids(*asked.excluded)
+        kept.append(np.array([asked.open.ctypes.data, *named], np.uintp))
         return int(kept[-1].ctypes.data)
 
     def explain(self, rows: ValuedRows, row: int, request: RetrieveRequest) -> list[Reason]:

@@ -16,7 +16,6 @@ from grace.kernels.devices import staged_copy
 from grace.kernels.eligibility.bits import BitsPredicate
 from grace.kernels.eligibility.interval import IntervalPredicate
 from grace.kernels.eligibility.lists import HAS_EXCLUDE, HAS_INCLUDE, ListsPredicate
-from grace.kernels.eligibility.properties import HAS_VALUES, IS_BARE, PropertiesPredicate
 from grace.kernels.eligibility.tensors import ExactTensors, PostingTensors, Predicate
 
 
@@ -47,13 +46,12 @@ def _predicates(
         match part.component:
             case BitsComponent():
                 made.append(BitsPredicate(ids, _table(part.rows, device)))
-            case ListsComponent(target_set=target_set):
+            case ListsComponent():
                 of_set = _postings_of_set(own, part.rows.rows, device)
-                missing_passes = target_set.missing_passes_exclude
-                made.append(ListsPredicate(ids, number, of_set, missing_passes))
+                made.append(ListsPredicate(ids, number, of_set))
             case PropertiesComponent():
                 of_property = _postings_of_property(own, part.rows.rows, device)
-                made.append(PropertiesPredicate(ids, number, of_property))
+                made.append(ListsPredicate(ids, number, of_property))
             case IntervalComponent(missing_passes=missing_passes):
                 table = staged_copy(part.rows.table, device)
                 made.append(IntervalPredicate(ids, number, table, missing_passes))
@@ -99,7 +97,7 @@ def _postings_of_property(
     postings: Postings, rows: ValueRows, device: torch.device
 ) -> PostingTensors:
     offsets, named = (staged_copy(array, device) for array in postings[0])
-    kinds = np.where(np.diff(rows.offsets) > 0, HAS_VALUES, IS_BARE)
+    kinds = np.where(np.diff(rows.offsets) > 0, HAS_INCLUDE, HAS_EXCLUDE)
     return PostingTensors(
         include_offsets=offsets,
         include_rows=named,

@@ -1,5 +1,5 @@
 // The masks of the predicates' rows: which of 16 requests pass each row of bits, lists or numbers.
-// kernels/eligibility/bits.py, lists.py, properties.py and interval.py define them.
+// kernels/eligibility/bits.py, lists.py and interval.py define them.
 //
 // Attributes and intervals: a thread has several rows in flight. A word in which no user of the
 // group has bits is never read, and users with equal bits are tested once. Lists: a warp walks a
@@ -140,12 +140,10 @@ __global__ void __launch_bounds__(kBlock) open_list_rows(Lists lists, int64_t re
   const int lane = threadIdx.x % kWarp;
   const int64_t group = blockIdx.y, request = group * kGroup + lane, rows = own.table.rules.rows;
   const uint32_t all = requests_of_group(requests, group);
-  Start start{false, false};
-  if (lane < kGroup && request < requests) {
-    start = start_of(own.queries, own.table.missing_passes_exclude != 0, request);
-  }
-  const uint32_t with_include = __ballot_sync(kAllLanes, start.with_include);
-  const uint32_t with_exclude = __ballot_sync(kAllLanes, start.with_exclude);
+  const bool asks = lane < kGroup && request < requests;
+  const uint8_t opens = asks ? own.queries.open[request] : 0;
+  const uint32_t with_include = __ballot_sync(kAllLanes, (opens & kHasInclude) != 0);
+  const uint32_t with_exclude = __ballot_sync(kAllLanes, (opens & kHasExclude) != 0);
   uint16_t* const masks = own.masks + group * rows;
 #pragma unroll
   for (int u = 0; u < kRows; ++u) {
