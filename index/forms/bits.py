@@ -26,7 +26,7 @@ from grace.index.forms.component import (
     some,
     values_in,
 )
-from grace.index.targeting.rules import NumberRows
+from grace.index.targeting.rules import NumberRows, Rows
 from grace.index.targeting.schema import CLOCKS, Attribute, TargetingSchema
 from grace.native.loader import array_in, declare
 from grace.proto.retrieval_pb2 import RetrieveRequest
@@ -66,7 +66,7 @@ class AskedBits(NamedTuple, Generic[Array]):
 
 @dataclass(frozen=True, slots=True)
 class BitsComponent:
-    has_values: ClassVar[bool] = False
+    kind: ClassVar[type[Rows]] = NumberRows
     schema: TargetingSchema
 
     @property

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from grace.index.targeting.rules import Rows
 from grace.index.users.values import InternedValues
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
@@ -90,8 +91,7 @@ class Component(Protocol):
     Rows with values come as ValuedRows, except those that `rows_of` returns and `limited` and
     `columns_of` take."""
 
-    has_values: ClassVar[bool]
-    """Whether the component interns values."""
+    kind: ClassVar[type[Rows]]
 
     @property
     def label(self) -> str:

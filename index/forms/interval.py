@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from grace.configs.arrays import Shape
 from grace.index.forms.component import Array, Flags, ListColumn, Reason
-from grace.index.targeting.rules import NumberRows
+from grace.index.targeting.rules import NumberRows, Rows
 from grace.index.targeting.schema import Flight, Range
 from grace.native.loader import array_in, declare
 from grace.proto.retrieval_pb2 import RetrieveRequest
@@ -41,7 +41,7 @@ class AskedNumber(NamedTuple, Generic[Array]):
 class IntervalComponent:
     """A flight ends before its end: its rows hold the last millisecond."""
 
-    has_values: ClassVar[bool] = False
+    kind: ClassVar[type[Rows]] = NumberRows
     target: Range | Flight
 
     @property

@@ -28,6 +28,7 @@ from grace.index.forms.component import (
 from grace.index.targeting.rules import (
     Groups,
     Lists,
+    Rows,
     SetRules,
     gather_spans,
     take_groups,
@@ -98,7 +99,7 @@ class AskedLists(NamedTuple, Generic[Array]):
 
 @dataclass(frozen=True, slots=True)
 class ListsComponent:
-    has_values: ClassVar[bool] = True
+    kind: ClassVar[type[Rows]] = SetRules
     schema: TargetingSchema
     target_set: TargetSet
 
@@ -118,20 +119,16 @@ class ListsComponent:
         included, excluded, groups = words[offsets[:-1, None] + np.arange(3)].T.astype(np.int64)
         after = begins + included + excluded
         _, grouped = gather_spans(words, after, offsets[1:] - after)
-        group_offsets, group_values = _groups_in(grouped, int(groups.sum()))
         return SetRules(
-            *gather_spans(words, begins, included),
-            *gather_spans(words, begins + included, excluded),
-            np.append(0, np.cumsum(groups)),
-            group_offsets,
-            group_values,
+            Lists(*gather_spans(words, begins, included)),
+            Lists(*gather_spans(words, begins + included, excluded)),
+            Groups(np.append(0, np.cumsum(groups)), _groups_in(grouped, int(groups.sum()))),
         )
 
     def columns_of(self, rows: SetRules, chosen: npt.NDArray[np.integer]) -> Iterator[ListColumn]:
-        *lists, groups = rows.columns
-        for column in lists:
+        for column in (rows.include, rows.exclude):
             yield list_column(take_lists(column, chosen))
-        yield group_column(take_groups(groups, chosen))
+        yield group_column(take_groups(rows.groups, chosen))
 
     def limited(self, rows: SetRules) -> Iterator[tuple[str, Flags]]:
         limited: Flags = np.zeros(len(rows), np.bool_)
@@ -143,9 +140,8 @@ class ListsComponent:
         rules = rows.rows
         _add_to_matcher(
             *(matcher, ids.ctypes.data, ids.strides[0] // ids.itemsize),
-            *(len(rules), len(rows.values), rules.include_offsets, rules.include_values),
-            *(rules.exclude_offsets, rules.exclude_values),
-            *(rules.groups, rules.group_offsets, rules.group_values),
+            *(len(rules), len(rows.values), *rules.include, *rules.exclude),
+            *(rules.groups.offsets, *rules.groups.lists),
         )
 
     def add_to_users(self, reader: int, values: InternedValues, hashed: bool) -> None:
@@ -175,10 +171,11 @@ class ListsComponent:
         return int(kept[-1].ctypes.data)
 
     def explain(self, rows: ValuedRows, row: int, request: RetrieveRequest) -> list[Reason]:
-        columns = rows.rows.columns
-        include, exclude = (_values(lists, row, rows.values) for lists in columns[:2])
-        offsets, lists = columns[2]
-        groups = [_values(lists, g, rows.values) for g in range(offsets[row], offsets[row + 1])]
+        rules: SetRules = rows.rows
+        include = values_of(rules.include, row, rows.values)
+        exclude = values_of(rules.exclude, row, rows.values)
+        offsets, lists = rules.groups
+        groups = [values_of(lists, g, rows.values) for g in range(offsets[row], offsets[row + 1])]
         wanted = [include, *groups] if include else groups
         if not wanted and not exclude:
             return []
@@ -222,6 +219,6 @@ def _groups_in(words: npt.NDArray[np.int32], groups: int) -> Lists:
     return Lists(*gather_spans(words, starts + 1, sizes))
 
 
-def _values(lists: Lists, row: int, values: InternedValues) -> list[str]:
+def values_of(lists: Lists, row: int, values: InternedValues) -> list[str]:
     offsets, ids = lists
     return [values[int(value)] for value in ids[int(offsets[row]) : int(offsets[row + 1])]]

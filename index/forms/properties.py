@@ -25,8 +25,8 @@ from grace.index.forms.component import (
     named_ids,
     some,
 )
-from grace.index.forms.lists import ValueCodes, list_column
-from grace.index.targeting.rules import ValueRows, take_lists
+from grace.index.forms.lists import ValueCodes, list_column, values_of
+from grace.index.targeting.rules import Lists, Rows, ValueRows, take_lists
 from grace.index.targeting.schema import Property
 from grace.index.users.values import InternedValues
 from grace.native.loader import array_in, declare
@@ -71,7 +71,7 @@ class AskedFilters(NamedTuple, Generic[Array]):
 
 @dataclass(frozen=True, slots=True)
 class PropertiesComponent:
-    has_values: ClassVar[bool] = True
+    kind: ClassVar[type[Rows]] = ValueRows
     target: Property
 
     @property
@@ -85,20 +85,19 @@ class PropertiesComponent:
         _add_to_rules(table)
 
     def rows_of(self, offsets: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> ValueRows:
-        return ValueRows(offsets, words)
+        return ValueRows(Lists(offsets, words))
 
     def columns_of(self, rows: ValueRows, chosen: npt.NDArray[np.integer]) -> Iterator[ListColumn]:
-        yield list_column(take_lists(rows.columns[0], chosen))
+        yield list_column(take_lists(rows.values, chosen))
 
     def limited(self, rows: ValueRows) -> Iterator[tuple[str, Flags]]:
         """It limits nobody by itself. The share of ads with a value is what coverage compares."""
-        yield self.target.name, np.diff(rows.offsets) > 0
+        yield self.target.name, np.diff(rows.values.offsets) > 0
 
     def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: ValuedRows) -> None:
-        of_ads = rows.rows
         _add_to_matcher(
             *(matcher, ids.ctypes.data, ids.strides[0] // ids.itemsize),
-            *(len(of_ads), len(rows.values), of_ads.offsets, of_ads.values),
+            *(len(rows.rows), len(rows.values), *rows.rows.values),
         )
 
     def add_to_users(self, reader: int, values: InternedValues, hashed: bool) -> None:  # noqa: ARG002
@@ -130,9 +129,7 @@ class PropertiesComponent:
         if name not in request.filters:
             return []
         asked = request.filters[name]
-        offsets = rows.rows.offsets
-        ids = rows.rows.values[int(offsets[row]) : int(offsets[row + 1])]
-        values = [rows.values[int(value)] for value in ids]
+        values = values_of(rows.rows.values, row, rows.values)
         wanted = [value for value in values if value in set(asked.any_of)]
         unwanted = [value for value in values if value in set(asked.none_of)]
         if values:

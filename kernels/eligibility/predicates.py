@@ -37,7 +37,7 @@ def _predicates(
     made: list[Predicate] = []
     postings = iter(lists.postings)
     for number, part in enumerate(parts_of(snapshot)):
-        own = next(postings) if part.component.has_values else ()
+        own = next(postings) if part.component.kind.has_values else ()
         if _passes_all(part):
             continue
         # A GPU reads the ids of one component after another.
@@ -62,7 +62,7 @@ def _predicates(
 
 def _passes_all(part: Part) -> bool:
     """Return whether all rules have the one row that passes every request."""
-    rows = part.rows.rows if part.component.has_values else part.rows
+    rows = part.rows.rows if part.component.kind.has_values else part.rows
     if len(rows) > 1 or isinstance(part.component, PropertiesComponent):
         return False
     return not any(limited.any() for _, limited in part.component.limited(rows))
@@ -76,12 +76,12 @@ def _table(rows: NumberRows, device: torch.device) -> Tensor:
 
 def _postings_of_set(postings: Postings, rows: SetRules, device: torch.device) -> PostingTensors:
     include, exclude = postings
-    has_include = np.diff(rows.include_offsets) > 0
-    has_exclude = np.diff(rows.exclude_offsets) > 0
+    has_include = np.diff(rows.include.offsets) > 0
+    has_exclude = np.diff(rows.exclude.offsets) > 0
     kinds = np.where(has_include, HAS_INCLUDE, 0) | np.where(has_exclude, HAS_EXCLUDE, 0)
-    of_groups = np.full(len(rows.group_offsets) - 1, HAS_INCLUDE)
-    grouped = np.flatnonzero(np.diff(rows.groups))
-    places = len(rows) + np.append(rows.groups[grouped], len(of_groups))
+    of_groups = np.full(len(rows.groups.lists.offsets) - 1, HAS_INCLUDE)
+    grouped = np.flatnonzero(np.diff(rows.groups.offsets))
+    places = len(rows) + np.append(rows.groups.offsets[grouped], len(of_groups))
     return PostingTensors(
         include_offsets=staged_copy(include.offsets, device),
         include_rows=staged_copy(include.values, device),
@@ -97,7 +97,7 @@ def _postings_of_property(
     postings: Postings, rows: ValueRows, device: torch.device
 ) -> PostingTensors:
     offsets, named = (staged_copy(array, device) for array in postings[0])
-    kinds = np.where(np.diff(rows.offsets) > 0, HAS_INCLUDE, HAS_EXCLUDE)
+    kinds = np.where(np.diff(rows.values.offsets) > 0, HAS_INCLUDE, HAS_EXCLUDE)
     return PostingTensors(
         include_offsets=offsets,
         include_rows=named,

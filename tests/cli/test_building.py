@@ -212,7 +212,7 @@ def test_the_sizing_table_adds_up_to_the_bytes_of_a_snapshot(
     nodes, leaves = sum(snapshot.trie.level_counts), snapshot.trie.num_leaves
     rules, sets = snapshot.rules, snapshot.schema.sets
     values = [text for interned in snapshot.set_values for text in interned.strings]
-    in_rules = sum(len(rule.include_values) + len(rule.exclude_values) for rule in rules.sets)
+    in_rules = sum(len(rule.include.values) + len(rule.exclude.values) for rule in rules.sets)
     expected = {
         "ad": 20 * snapshot.ads.num_ads,
         "ad, for each kind of entity": 4 * snapshot.ads.num_ads * len(kinds),
