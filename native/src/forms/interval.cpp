@@ -11,19 +11,18 @@
 #include "grace/rule_form.h"
 #include "grace/user_form.h"
 
-namespace grace {
+namespace grace::interval {
 
 namespace {
+
+using namespace exact;
+using namespace rules;
+using namespace users;
+using wire::Entry;
+using wire::Field;
+using wire::Wrong;
 
 constexpr double kOpen = std::numeric_limits<double>::infinity();
-
-}  // namespace
-
-}  // namespace grace
-
-namespace grace::exact {
-
-namespace {
 
 class Interval : public Component {
  public:
@@ -47,26 +46,6 @@ class Interval : public Component {
   const double* table_;
   bool missing_passes_;
 };
-
-}  // namespace
-
-// table float64 [rows, 2]; it must outlive the handle.
-GRACE_API int32_t grace_exact_add_interval(uint64_t handle, const int32_t* ids, int64_t stride,
-                                           const double* table, int32_t missing_passes) {
-  return guarded([&] {
-    add_component(handle, {ids, stride, std::make_unique<Interval>(table, missing_passes != 0)});
-  });
-}
-
-}  // namespace grace::exact
-
-namespace grace::users {
-
-namespace {
-
-using wire::Entry;
-using wire::Field;
-using wire::Wrong;
 
 // Both write float64 [size].
 double& cell(const void* rows, int64_t row) {
@@ -96,21 +75,6 @@ class Time : public UserForm {
     cell(rows, row) = static_cast<double>(moment.at);
   }
 };
-
-}  // namespace
-
-GRACE_API int32_t grace_users_add_interval(uint64_t handle, const char* name, int32_t is_flight) {
-  return guarded([&] {
-    if (is_flight != 0) return add_component(handle, {}, std::make_unique<Time>());
-    add_component(handle, {name}, std::make_unique<UserNumber>());
-  });
-}
-
-}  // namespace grace::users
-
-namespace grace::rules {
-
-namespace {
 
 // A row has both ends, two words each. With `missing_passes`, the ends of index/targeting/leaves.py
 // that no number is between are a row that only users without a number pass.
@@ -143,9 +107,24 @@ class RuleInterval : public RuleForm {
 
 }  // namespace
 
+// table float64 [rows, 2]; it must outlive the handle.
+GRACE_API int32_t grace_exact_add_interval(uint64_t handle, const int32_t* ids, int64_t stride,
+                                           const double* table, int32_t missing_passes) {
+  return guarded([&] {
+    add_component(handle, {ids, stride, std::make_unique<Interval>(table, missing_passes != 0)});
+  });
+}
+
+GRACE_API int32_t grace_users_add_interval(uint64_t handle, const char* name, int32_t is_flight) {
+  return guarded([&] {
+    if (is_flight != 0) return add_component(handle, {}, std::make_unique<Time>());
+    add_component(handle, {name}, std::make_unique<UserNumber>());
+  });
+}
+
 GRACE_API int32_t grace_rules_add_interval(void* table, int32_t missing_passes) {
   return guarded(
       [&] { add_component(table, std::make_unique<RuleInterval>(missing_passes != 0)); });
 }
 
-}  // namespace grace::rules
+}  // namespace grace::interval

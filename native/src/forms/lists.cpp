@@ -8,9 +8,14 @@
 #include "grace/named_ids.h"
 #include "grace/rule_form.h"
 
-namespace grace {
+namespace grace::lists {
 
 namespace {
+
+using namespace exact;
+using namespace rules;
+using namespace users;
+using wire::Entry;
 
 // index/forms/lists.py describes the arrays.
 struct AskedLists {
@@ -21,21 +26,13 @@ struct AskedLists {
 
 const AskedLists& lists_of(const void* asked) { return *static_cast<const AskedLists*>(asked); }
 
-}  // namespace
-
-}  // namespace grace
-
-namespace grace::exact {
-
-namespace {
-
 // Row r is values[offsets[r] .. offsets[r + 1]], ascending. An empty range is no list.
 struct Table {
   const int64_t* offsets;
   const int32_t* values;
 };
 
-struct List {
+struct Ids {
   const int32_t* begin;
   const int32_t* end;
 
@@ -91,10 +88,10 @@ class Lists : public Component {
       prefetch(include_.offsets + rows[i]);
       if (excludes_) prefetch(exclude_.offsets + rows[i]);
     }
-    List include[kBlock], exclude[kBlock];
+    Ids include[kBlock], exclude[kBlock];
     for (int32_t i = 0; i < count; ++i) {
-      include[i] = list(include_, rows[i]);
-      exclude[i] = excludes_ ? list(exclude_, rows[i]) : List{};
+      include[i] = ids_of(include_, rows[i]);
+      exclude[i] = excludes_ ? ids_of(exclude_, rows[i]) : Ids{};
       include[i].prefetch_all();
       exclude[i].prefetch_all();
     }
@@ -111,12 +108,12 @@ class Lists : public Component {
  private:
   bool has_each_group(int32_t row, const std::vector<uint64_t>& marks) const {
     for (int64_t group = groups_[row]; group < groups_[row + 1]; ++group) {
-      if (!list(grouped_, group).has_any(marks)) return false;
+      if (!ids_of(grouped_, group).has_any(marks)) return false;
     }
     return true;
   }
 
-  static List list(const Table& table, int64_t row) {
+  static Ids ids_of(const Table& table, int64_t row) {
     return {table.values + table.offsets[row], table.values + table.offsets[row + 1]};
   }
 
@@ -128,33 +125,6 @@ class Lists : public Component {
   bool excludes_;
   bool has_groups_;
 };
-
-}  // namespace
-
-// The arrays must outlive the handle.
-GRACE_API int32_t grace_exact_add_lists(uint64_t handle, const int32_t* ids, int64_t stride,
-                                        int64_t rows, int64_t values,
-                                        const int64_t* include_offsets,
-                                        const int32_t* include_values,
-                                        const int64_t* exclude_offsets,
-                                        const int32_t* exclude_values, const int64_t* groups,
-                                        const int64_t* group_offsets, const int32_t* group_values) {
-  return guarded([&] {
-    const Table include{include_offsets, include_values}, exclude{exclude_offsets, exclude_values};
-    const Table grouped{group_offsets, group_values};
-    add_component(
-        handle,
-        {ids, stride, std::make_unique<Lists>(rows, values, include, exclude, groups, grouped)});
-  });
-}
-
-}  // namespace grace::exact
-
-namespace grace::users {
-
-namespace {
-
-using wire::Entry;
 
 class UserLists : public UserForm {
  public:
@@ -194,28 +164,6 @@ class UserLists : public UserForm {
   int64_t most_values_;
   bool missing_passes_exclude_;
 };
-
-}  // namespace
-
-// hashes uint64 [values]: the Bloom queries of the values, whose texts must outlive the handle.
-GRACE_API int32_t grace_users_add_lists(uint64_t handle, const char* name, int64_t values,
-                                        const int64_t* offsets, const uint8_t* utf8,
-                                        const uint64_t* hashes, int64_t most_values,
-                                        int32_t missing_passes_exclude) {
-  return guarded([&] {
-    require(most_values >= 0, "users_add_lists: no such set");
-    const Texts texts{values, offsets, reinterpret_cast<const char*>(utf8)};
-    add_component(
-        handle, {name},
-        std::make_unique<UserLists>(texts, hashes, most_values, missing_passes_exclude != 0));
-  });
-}
-
-}  // namespace grace::users
-
-namespace grace::rules {
-
-namespace {
 
 // A row is how many values the rule includes, excludes, and how many groups it has; those values,
 // each list ascending; and of each group its size and values, the groups in ascending order. The
@@ -270,8 +218,39 @@ class RuleLists : public RuleForm {
 
 }  // namespace
 
+// The arrays must outlive the handle.
+GRACE_API int32_t grace_exact_add_lists(uint64_t handle, const int32_t* ids, int64_t stride,
+                                        int64_t rows, int64_t values,
+                                        const int64_t* include_offsets,
+                                        const int32_t* include_values,
+                                        const int64_t* exclude_offsets,
+                                        const int32_t* exclude_values, const int64_t* groups,
+                                        const int64_t* group_offsets, const int32_t* group_values) {
+  return guarded([&] {
+    const Table include{include_offsets, include_values}, exclude{exclude_offsets, exclude_values};
+    const Table grouped{group_offsets, group_values};
+    add_component(
+        handle,
+        {ids, stride, std::make_unique<Lists>(rows, values, include, exclude, groups, grouped)});
+  });
+}
+
+// hashes uint64 [values]: the Bloom queries of the values, whose texts must outlive the handle.
+GRACE_API int32_t grace_users_add_lists(uint64_t handle, const char* name, int64_t values,
+                                        const int64_t* offsets, const uint8_t* utf8,
+                                        const uint64_t* hashes, int64_t most_values,
+                                        int32_t missing_passes_exclude) {
+  return guarded([&] {
+    require(most_values >= 0, "users_add_lists: no such set");
+    const Texts texts{values, offsets, reinterpret_cast<const char*>(utf8)};
+    add_component(
+        handle, {name},
+        std::make_unique<UserLists>(texts, hashes, most_values, missing_passes_exclude != 0));
+  });
+}
+
 GRACE_API int32_t grace_rules_add_lists(void* table) {
   return guarded([&] { add_component(table, std::make_unique<RuleLists>()); });
 }
 
-}  // namespace grace::rules
+}  // namespace grace::lists

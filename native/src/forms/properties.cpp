@@ -8,9 +8,15 @@
 #include "grace/named_ids.h"
 #include "grace/rule_form.h"
 
-namespace grace {
+namespace grace::properties {
 
 namespace {
+
+using namespace exact;
+using namespace rules;
+using namespace users;
+using wire::Entry;
+using wire::Field;
 
 struct AskedFilters {
   uint8_t* open;
@@ -21,14 +27,6 @@ struct AskedFilters {
 const AskedFilters& filters_of(const void* asked) {
   return *static_cast<const AskedFilters*>(asked);
 }
-
-}  // namespace
-
-}  // namespace grace
-
-namespace grace::exact {
-
-namespace {
 
 // Row r is values[offsets[r] .. offsets[r + 1]].
 class Properties : public Component {
@@ -94,27 +92,6 @@ class Properties : public Component {
   const int32_t* ids_;
 };
 
-}  // namespace
-
-// The arrays must outlive the handle.
-GRACE_API int32_t grace_exact_add_properties(uint64_t handle, const int32_t* ids, int64_t stride,
-                                             int64_t rows, int64_t values, const int64_t* offsets,
-                                             const int32_t* row_values) {
-  return guarded([&] {
-    require_offsets(offsets, rows, "exact_add_properties: offsets descend");
-    add_component(handle, {ids, stride, std::make_unique<Properties>(values, offsets, row_values)});
-  });
-}
-
-}  // namespace grace::exact
-
-namespace grace::users {
-
-namespace {
-
-using wire::Entry;
-using wire::Field;
-
 class UserFilters : public UserForm {
  public:
   explicit UserFilters(const Texts& values) : ids_(values) {}
@@ -145,23 +122,6 @@ class UserFilters : public UserForm {
   ValueIds ids_;
 };
 
-}  // namespace
-
-// The texts of the values must outlive the handle.
-GRACE_API int32_t grace_users_add_properties(uint64_t handle, const char* name, int64_t values,
-                                             const int64_t* offsets, const uint8_t* utf8) {
-  return guarded([&] {
-    const Texts texts{values, offsets, reinterpret_cast<const char*>(utf8)};
-    add_component(handle, {name}, std::make_unique<UserFilters>(texts), Field::kFilters);
-  });
-}
-
-}  // namespace grace::users
-
-namespace grace::rules {
-
-namespace {
-
 // A row has the ad's values, ascending. An empty list is no value.
 class RuleProperties : public RuleForm {
  public:
@@ -178,8 +138,27 @@ class RuleProperties : public RuleForm {
 
 }  // namespace
 
+// The arrays must outlive the handle.
+GRACE_API int32_t grace_exact_add_properties(uint64_t handle, const int32_t* ids, int64_t stride,
+                                             int64_t rows, int64_t values, const int64_t* offsets,
+                                             const int32_t* row_values) {
+  return guarded([&] {
+    require_offsets(offsets, rows, "exact_add_properties: offsets descend");
+    add_component(handle, {ids, stride, std::make_unique<Properties>(values, offsets, row_values)});
+  });
+}
+
+// The texts of the values must outlive the handle.
+GRACE_API int32_t grace_users_add_properties(uint64_t handle, const char* name, int64_t values,
+                                             const int64_t* offsets, const uint8_t* utf8) {
+  return guarded([&] {
+    const Texts texts{values, offsets, reinterpret_cast<const char*>(utf8)};
+    add_component(handle, {name}, std::make_unique<UserFilters>(texts), Field::kFilters);
+  });
+}
+
 GRACE_API int32_t grace_rules_add_properties(void* table) {
   return guarded([&] { add_component(table, std::make_unique<RuleProperties>()); });
 }
 
-}  // namespace grace::rules
+}  // namespace grace::properties
