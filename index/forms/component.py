@@ -126,20 +126,24 @@ class Component(Protocol):
 
     def filled(self, asked: Any) -> Any:
         """Return it without the room that C++ did not need."""
+        return asked
 
-    def narrows(self, asked: Any) -> bool:
+    def narrows(self, asked: Any) -> bool:  # noqa: ARG002
         """Return whether one of the requests may fail a row."""
+        return True
 
     def address(self, asked: Any, kept: list[Any]) -> int:
-        """Return where C++ writes or reads what a batch asks, and keep what must live meanwhile."""
+        """Return where C++ finds the addresses of what a batch asks, and then their lengths.
+
+        Add what must live meanwhile to `kept`.
+        """
+        arrays = [np.ascontiguousarray(each) for each in asked]
+        struct = np.array([*(each.ctypes.data for each in arrays), *map(len, arrays)], np.uintp)
+        kept += [*arrays, struct]
+        return int(struct.ctypes.data)
 
     def explain(self, rows: Any, row: int, request: RetrieveRequest) -> list[Reason]:
         """Test the rules that a row stands for. The request says `at`."""
-
-
-def named_ids(offsets: npt.NDArray[Any], ids: npt.NDArray[Any]) -> tuple[int, int, int]:
-    """Return a NamedIds of native/include/grace/named_ids.h."""
-    return offsets.ctypes.data, ids.ctypes.data, len(ids)
 
 
 def some(values: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.arrays import Shape
-from grace.index.forms.component import Array, Flags, ListColumn, Reason
+from grace.index.forms.component import Array, Component, Flags, ListColumn, Reason
 from grace.index.targeting.rules import NumberRows, Rows
 from grace.index.targeting.schema import Flight, Range
 from grace.native.loader import array_in, declare
@@ -38,7 +38,7 @@ class AskedNumber(NamedTuple, Generic[Array]):
 
 
 @dataclass(frozen=True, slots=True)
-class IntervalComponent:
+class IntervalComponent(Component):
     """A flight ends before its end: its rows hold the last millisecond."""
 
     kind: ClassVar[type[Rows]] = NumberRows
@@ -82,15 +82,8 @@ class IntervalComponent:
     def shapes(self, size: int, most: int) -> AskedNumber[Shape]:  # noqa: ARG002
         return AskedNumber((np.float64, (size,)))
 
-    def filled(self, asked: AskedNumber[npt.NDArray[Any]]) -> AskedNumber[npt.NDArray[Any]]:
-        return asked
-
     def narrows(self, asked: AskedNumber[npt.NDArray[Any]]) -> bool:
         return not (self.missing_passes and np.isnan(asked.number).all())
-
-    def address(self, asked: AskedNumber[npt.NDArray[Any]], kept: list[Any]) -> int:
-        kept.append(np.ascontiguousarray(asked.number))
-        return int(kept[-1].ctypes.data)
 
     def explain(self, rows: NumberRows, row: int, request: RetrieveRequest) -> list[Reason]:
         low, high = rows.table[row].tolist()

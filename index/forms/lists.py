@@ -17,11 +17,11 @@ from grace.configs.arrays import Shape, rounded_room
 from grace.index.forms.component import (
     BAD_VALUE,
     Array,
+    Component,
     Flags,
     ListColumn,
     Reason,
     ValuedRows,
-    named_ids,
     some,
     values_in,
 )
@@ -98,7 +98,7 @@ class AskedLists(NamedTuple, Generic[Array]):
 
 
 @dataclass(frozen=True, slots=True)
-class ListsComponent:
+class ListsComponent(Component):
     kind: ClassVar[type[Rows]] = SetRules
     schema: TargetingSchema
     target_set: TargetSet
@@ -160,15 +160,6 @@ class ListsComponent:
     def filled(self, asked: AskedLists[npt.NDArray[Any]]) -> AskedLists[npt.NDArray[Any]]:
         known = slice(int(asked.value_offsets[-1]))
         return asked._replace(value_ids=asked.value_ids[known], hashes=asked.hashes[known])
-
-    def narrows(self, asked: AskedLists[npt.NDArray[Any]]) -> bool:  # noqa: ARG002
-        return True
-
-    def address(self, asked: AskedLists[npt.NDArray[Any]], kept: list[Any]) -> int:
-        known = named_ids(asked.value_offsets, asked.value_ids)
-        addresses = asked.open.ctypes.data, *known, asked.hashes.ctypes.data
-        kept.append(np.array(addresses, np.uintp))
-        return int(kept[-1].ctypes.data)
 
     def explain(self, rows: ValuedRows, row: int, request: RetrieveRequest) -> list[Reason]:
         rules: SetRules = rows.rows

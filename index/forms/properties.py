@@ -18,11 +18,11 @@ from grace.index.forms.component import (
     OPEN_EXCLUDE,
     OPEN_INCLUDE,
     Array,
+    Component,
     Flags,
     ListColumn,
     Reason,
     ValuedRows,
-    named_ids,
     some,
 )
 from grace.index.forms.lists import ValueCodes, list_column, values_of
@@ -70,7 +70,7 @@ class AskedFilters(NamedTuple, Generic[Array]):
 
 
 @dataclass(frozen=True, slots=True)
-class PropertiesComponent:
+class PropertiesComponent(Component):
     kind: ClassVar[type[Rows]] = ValueRows
     target: Property
 
@@ -118,11 +118,6 @@ class PropertiesComponent:
     def narrows(self, asked: AskedFilters[npt.NDArray[Any]]) -> bool:
         every = OPEN_INCLUDE | OPEN_EXCLUDE
         return bool((asked.open != every).any() or asked.none_offsets[-1])
-
-    def address(self, asked: AskedFilters[npt.NDArray[Any]], kept: list[Any]) -> int:
-        named = *named_ids(*asked.included), *named_ids(*asked.excluded)
-        kept.append(np.array([asked.open.ctypes.data, *named], np.uintp))
-        return int(kept[-1].ctypes.data)
 
     def explain(self, rows: ValuedRows, row: int, request: RetrieveRequest) -> list[Reason]:
         name = self.target.name

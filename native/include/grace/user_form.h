@@ -32,7 +32,7 @@ class UserForm {
  public:
   virtual ~UserForm() = default;
 
-  // Writes row `row` of a struct of the form, after all rows before it. It may be written again.
+  // Writes row `row` of a form's arrays, after all rows before it. It may be written again.
   // There is an entry for each name, kNoEntry where the request has none. Throws wire::Fault.
   virtual void read(const wire::Entry* const* entries, const Moment& moment, int64_t row,
                     const void* rows) const = 0;

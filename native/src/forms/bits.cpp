@@ -29,7 +29,7 @@ class Bits : public Component {
   // `asked` are the users' rows, uint64 [requests, words].
   void test(const void* asked, int64_t request, const std::vector<uint64_t>&, const int32_t* rows,
             int32_t count, bool* passes) const override {
-    const uint64_t* user = static_cast<const uint64_t*>(asked) + request * words_;
+    const uint64_t* user = array_of<uint64_t>(asked) + request * words_;
     for (int32_t i = 0; i < count; ++i) {
       prefetch(row(rows[i]));
       prefetch(row(rows[i]) + words_ - 1);
@@ -77,7 +77,7 @@ class UserBits : public UserForm {
   // `rows` is uint64 [size, words].
   void read(const Entry* const* entries, const Moment& moment, int64_t row,
             const void* rows) const override {
-    uint64_t* bits = static_cast<uint64_t*>(const_cast<void*>(rows)) + row * words_;
+    uint64_t* bits = array_of<uint64_t>(rows) + row * words_;
     std::fill_n(bits, words_, 0);
     for (size_t i = 0; i < attributes_.size(); ++i) {
       set_bits(attributes_[i], *entries[i], moment, bits);

@@ -32,7 +32,7 @@ class Interval : public Component {
   // `asked` are the numbers, float64 [requests], NaN where there is none.
   void test(const void* asked, int64_t request, const std::vector<uint64_t>&, const int32_t* rows,
             int32_t count, bool* passes) const override {
-    const double number = static_cast<const double*>(asked)[request];
+    const double number = array_of<double>(asked)[request];
     const bool missing = std::isnan(number);
     for (int32_t i = 0; i < count; ++i) prefetch(table_ + 2 * int64_t{rows[i]});
     for (int32_t i = 0; i < count; ++i) {
@@ -47,11 +47,6 @@ class Interval : public Component {
   bool missing_passes_;
 };
 
-// Both write float64 [size].
-double& cell(const void* rows, int64_t row) {
-  return static_cast<double*>(const_cast<void*>(rows))[row];
-}
-
 class UserNumber : public UserForm {
  public:
   void read(const Entry* const* entries, const Moment&, int64_t row,
@@ -64,7 +59,7 @@ class UserNumber : public UserForm {
     if (present && !std::isfinite(entry.real)) {
       throw entry.fault(Wrong::kNotFinite, Field::kUserNumber, wire::code_of(entry.real));
     }
-    cell(rows, row) = present ? entry.real : std::numeric_limits<double>::quiet_NaN();
+    array_of<double>(rows)[row] = present ? entry.real : std::numeric_limits<double>::quiet_NaN();
   }
 };
 
@@ -72,7 +67,7 @@ class Time : public UserForm {
  public:
   void read(const Entry* const*, const Moment& moment, int64_t row,
             const void* rows) const override {
-    cell(rows, row) = static_cast<double>(moment.at);
+    array_of<double>(rows)[row] = static_cast<double>(moment.at);
   }
 };
 

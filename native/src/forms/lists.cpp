@@ -20,8 +20,12 @@ using wire::Entry;
 // index/forms/lists.py describes the arrays.
 struct AskedLists {
   uint8_t* open;
-  NamedIds known;
+  int32_t* offsets;
+  int32_t* ids;
   uint64_t* hashes;
+  int64_t lengths[4];
+
+  NamedIds known() const { return {offsets, ids, lengths[2]}; }
 };
 
 const AskedLists& lists_of(const void* asked) { return *static_cast<const AskedLists*>(asked); }
@@ -63,20 +67,20 @@ class Lists : public Component {
         has_groups_(groups[rows] != 0) {}
 
   void require_valid(const void* asked, int64_t requests) const override {
-    lists_of(asked).known.require_valid(requests, values_);
+    lists_of(asked).known().require_valid(requests, values_);
   }
 
   // Marks are a bit per value id.
   void mark(const void* asked, int64_t request, std::vector<uint64_t>& marks) const override {
     marks.resize((values_ + 63) / 64);
-    const NamedIds& known = lists_of(asked).known;
+    const NamedIds known = lists_of(asked).known();
     for (const int32_t* id = known.begin(request); id < known.end(request); ++id) {
       marks[*id >> 6] |= uint64_t{1} << (*id & 63);
     }
   }
 
   void unmark(const void* asked, int64_t request, std::vector<uint64_t>& marks) const override {
-    const NamedIds& known = lists_of(asked).known;
+    const NamedIds known = lists_of(asked).known();
     for (const int32_t* id = known.begin(request); id < known.end(request); ++id) {
       marks[*id >> 6] = 0;
     }
@@ -97,7 +101,7 @@ class Lists : public Component {
     }
     const AskedLists& lists = lists_of(asked);
     const bool open = (lists.open[request] & kOpenExclude) != 0;
-    const bool known = !lists.known.empty(request);
+    const bool known = !lists.known().empty(request);
     for (int32_t i = 0; i < count; ++i) {
       passes[i] = (include[i].empty() || (known && include[i].has_any(marks))) &&
                   (exclude[i].empty() || (open && !(known && exclude[i].has_any(marks)))) &&
@@ -153,8 +157,8 @@ class UserLists : public UserForm {
     }
     const AskedLists& out = lists_of(rows);
     out.open[row] = count > 0 || missing_passes_exclude_ ? kOpenExclude : 0;
-    out.known.write(row, known);
-    std::transform(known.begin(), known.end(), out.hashes + out.known.offsets[row],
+    out.known().write(row, known);
+    std::transform(known.begin(), known.end(), out.hashes + out.offsets[row],
                    [&](int32_t id) { return hashes_[id]; });
   }
 

@@ -20,8 +20,14 @@ using wire::Field;
 
 struct AskedFilters {
   uint8_t* open;
-  NamedIds any;
-  NamedIds none;
+  int32_t* any_offsets;
+  int32_t* any_ids;
+  int32_t* none_offsets;
+  int32_t* none_ids;
+  int64_t lengths[5];
+
+  NamedIds any() const { return {any_offsets, any_ids, lengths[2]}; }
+  NamedIds none() const { return {none_offsets, none_ids, lengths[4]}; }
 };
 
 const AskedFilters& filters_of(const void* asked) {
@@ -35,8 +41,8 @@ class Properties : public Component {
       : values_(values), offsets_(offsets), ids_(ids) {}
 
   void require_valid(const void* asked, int64_t requests) const override {
-    filters_of(asked).any.require_valid(requests, values_);
-    filters_of(asked).none.require_valid(requests, values_);
+    filters_of(asked).any().require_valid(requests, values_);
+    filters_of(asked).none().require_valid(requests, values_);
   }
 
   // Of each 64 values, the bits of `any_of`, then those of `none_of`.
@@ -57,7 +63,7 @@ class Properties : public Component {
     const AskedFilters& filters = filters_of(asked);
     const bool open = (filters.open[request] & kOpenInclude) != 0;
     const bool bare_passes = (filters.open[request] & kOpenExclude) != 0;
-    if (open && bare_passes && filters.none.empty(request)) {
+    if (open && bare_passes && filters.none().empty(request)) {
       std::fill_n(passes, count, true);
       return;
     }
@@ -80,7 +86,7 @@ class Properties : public Component {
   static void each_id(const void* asked, int64_t request, Take&& take) {
     const AskedFilters& filters = filters_of(asked);
     for (const int32_t of_none : {0, 1}) {
-      const NamedIds& named = of_none != 0 ? filters.none : filters.any;
+      const NamedIds named = of_none != 0 ? filters.none() : filters.any();
       for (const int32_t* id = named.begin(request); id < named.end(request); ++id) {
         take(*id, of_none);
       }
@@ -106,8 +112,8 @@ class UserFilters : public UserForm {
     const bool bare_passes = unknown == kPasses || (unknown == kUnspecified && !any);
     out.open[row] =
         static_cast<uint8_t>((any ? 0 : kOpenInclude) | (bare_passes ? kOpenExclude : 0));
-    write(entry, Field::kFilterAnyOf, row, out.any);
-    write(entry, Field::kFilterNoneOf, row, out.none);
+    write(entry, Field::kFilterAnyOf, row, out.any());
+    write(entry, Field::kFilterNoneOf, row, out.none());
   }
 
  private:
