@@ -77,20 +77,11 @@ class EligibilityPlan:
         self.exact = exact
         self._node_offsets = node_offsets
         self.device = device = exact.leaf_rules.device
-        self.bits: list[BitsPredicate] = []
-        self.lists: list[ListsPredicate] = []
-        self.intervals: list[IntervalPredicate] = []
-        self.others: list[Predicate] = []
-        for each in exact.predicates:
-            match each:
-                case BitsPredicate():
-                    self.bits.append(each)
-                case ListsPredicate():
-                    self.lists.append(each)
-                case IntervalPredicate():
-                    self.intervals.append(each)
-                case _:
-                    self.others.append(each)
+        self.bits = [each for each in exact.predicates if isinstance(each, BitsPredicate)]
+        self.lists = [each for each in exact.predicates if isinstance(each, ListsPredicate)]
+        self.intervals = [each for each in exact.predicates if isinstance(each, IntervalPredicate)]
+        native = (BitsPredicate, ListsPredicate, IntervalPredicate)
+        self.others = [each for each in exact.predicates if not isinstance(each, native)]
         # A predicate may make its ids anew whenever it is asked for them.
         self._ids: list[Tensor] = []
         attributes = [self._attribute_table(each) for each in self.bits]

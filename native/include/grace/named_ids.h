@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "grace/component.h"
-#include "grace/distinct.h"
 #include "grace/user_form.h"
 
 namespace grace {
@@ -16,21 +15,35 @@ namespace grace {
 // What passes before any list of ids is compared, a bit each: rows that include values, and others.
 constexpr uint8_t kOpenInclude = 1, kOpenExclude = 2;
 
+// Sorts, and keeps each value once.
+template <typename T>
+void keep_distinct(std::vector<T>& values) {
+  std::sort(values.begin(), values.end());
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+}
+
+struct Ids {
+  const int32_t* first;
+  const int32_t* last;
+
+  const int32_t* begin() const { return first; }
+  const int32_t* end() const { return last; }
+  bool empty() const { return first == last; }
+};
+
 // Request b names ids[offsets[b] .. offsets[b + 1]], ascending.
 struct NamedIds {
   int32_t* offsets;
   int32_t* ids;
   int64_t room;  // of the ids of all requests
 
-  const int32_t* begin(int64_t request) const { return ids + offsets[request]; }
-  const int32_t* end(int64_t request) const { return ids + offsets[request + 1]; }
-  bool empty(int64_t request) const { return begin(request) == end(request); }
+  Ids of(int64_t request) const { return {ids + offsets[request], ids + offsets[request + 1]}; }
 
   void require_valid(int64_t requests, int64_t values) const {
     exact::require_offsets(offsets, requests, "exact_match: offsets of value ids descend");
-    require(
-        std::all_of(begin(0), begin(requests), [&](int32_t id) { return id >= 0 && id < values; }),
-        "exact_match: a request's value id is out of range");
+    require(std::all_of(ids + offsets[0], ids + offsets[requests],
+                        [&](int32_t id) { return id >= 0 && id < values; }),
+            "exact_match: a request's value id is out of range");
   }
 
   // Writes those of a request, after all requests before it.

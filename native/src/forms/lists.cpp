@@ -36,22 +36,17 @@ struct Table {
   const int32_t* values;
 };
 
-struct Ids {
-  const int32_t* begin;
-  const int32_t* end;
+bool has_any(const Ids& ids, const std::vector<uint64_t>& marks) {
+  return std::any_of(ids.begin(), ids.end(),
+                     [&](int32_t value) { return ((marks[value >> 6] >> (value & 63)) & 1) != 0; });
+}
 
-  bool empty() const { return begin == end; }
-
-  bool has_any(const std::vector<uint64_t>& marks) const {
-    return std::any_of(
-        begin, end, [&](int32_t value) { return ((marks[value >> 6] >> (value & 63)) & 1) != 0; });
+void prefetch_all(const Ids& ids) {
+  constexpr int64_t line = kLineBytes / sizeof(int32_t);
+  for (const int32_t* at = ids.first; at < ids.last; at += std::min<int64_t>(line, ids.last - at)) {
+    prefetch(at);
   }
-
-  void prefetch_all() const {
-    constexpr int64_t line = kLineBytes / sizeof(int32_t);
-    for (const int32_t* at = begin; at < end; at += std::min<int64_t>(line, end - at)) prefetch(at);
-  }
-};
+}
 
 class Lists : public Component {
  public:
@@ -73,17 +68,13 @@ class Lists : public Component {
   // Marks are a bit per value id.
   void mark(const void* asked, int64_t request, std::vector<uint64_t>& marks) const override {
     marks.resize((values_ + 63) / 64);
-    const NamedIds known = lists_of(asked).known();
-    for (const int32_t* id = known.begin(request); id < known.end(request); ++id) {
-      marks[*id >> 6] |= uint64_t{1} << (*id & 63);
+    for (const int32_t id : lists_of(asked).known().of(request)) {
+      marks[id >> 6] |= uint64_t{1} << (id & 63);
     }
   }
 
   void unmark(const void* asked, int64_t request, std::vector<uint64_t>& marks) const override {
-    const NamedIds known = lists_of(asked).known();
-    for (const int32_t* id = known.begin(request); id < known.end(request); ++id) {
-      marks[*id >> 6] = 0;
-    }
+    for (const int32_t id : lists_of(asked).known().of(request)) marks[id >> 6] = 0;
   }
 
   void test(const void* asked, int64_t request, const std::vector<uint64_t>& marks,
@@ -96,15 +87,15 @@ class Lists : public Component {
     for (int32_t i = 0; i < count; ++i) {
       include[i] = ids_of(include_, rows[i]);
       exclude[i] = excludes_ ? ids_of(exclude_, rows[i]) : Ids{};
-      include[i].prefetch_all();
-      exclude[i].prefetch_all();
+      prefetch_all(include[i]);
+      prefetch_all(exclude[i]);
     }
     const AskedLists& lists = lists_of(asked);
     const bool open = (lists.open[request] & kOpenExclude) != 0;
-    const bool known = !lists.known().empty(request);
+    const bool known = !lists.known().of(request).empty();
     for (int32_t i = 0; i < count; ++i) {
-      passes[i] = (include[i].empty() || (known && include[i].has_any(marks))) &&
-                  (exclude[i].empty() || (open && !(known && exclude[i].has_any(marks)))) &&
+      passes[i] = (include[i].empty() || (known && has_any(include[i], marks))) &&
+                  (exclude[i].empty() || (open && !(known && has_any(exclude[i], marks)))) &&
                   (!has_groups_ || has_each_group(rows[i], marks));
     }
   }
@@ -112,7 +103,7 @@ class Lists : public Component {
  private:
   bool has_each_group(int32_t row, const std::vector<uint64_t>& marks) const {
     for (int64_t group = groups_[row]; group < groups_[row + 1]; ++group) {
-      if (!ids_of(grouped_, group).has_any(marks)) return false;
+      if (!has_any(ids_of(grouped_, group), marks)) return false;
     }
     return true;
   }

@@ -63,7 +63,7 @@ class Properties : public Component {
     const AskedFilters& filters = filters_of(asked);
     const bool open = (filters.open[request] & kOpenInclude) != 0;
     const bool bare_passes = (filters.open[request] & kOpenExclude) != 0;
-    if (open && bare_passes && filters.none().empty(request)) {
+    if (open && bare_passes && filters.none().of(request).empty()) {
       std::fill_n(passes, count, true);
       return;
     }
@@ -87,9 +87,7 @@ class Properties : public Component {
     const AskedFilters& filters = filters_of(asked);
     for (const int32_t of_none : {0, 1}) {
       const NamedIds named = of_none != 0 ? filters.none() : filters.any();
-      for (const int32_t* id = named.begin(request); id < named.end(request); ++id) {
-        take(*id, of_none);
-      }
+      for (const int32_t id : named.of(request)) take(id, of_none);
     }
   }
 
