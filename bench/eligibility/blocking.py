@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from grace.index.snapshot import Snapshot
-from grace.index.targeting.rules import NumberRows, ValueRows
+from grace.index.targeting.rules import Lists, NumberRows, ValueRows
 from grace.index.targeting.schema import Flight, Property, Range
 from grace.index.users.user_rows import UserAttributes, request_of_user
 from grace.index.users.values import InternedValues
@@ -30,7 +30,7 @@ def with_flights_and_filters(facts: Snapshot) -> Snapshot:
     parts = (
         NumberRows(least),
         NumberRows(least * _HOUR),
-        ValueRows(np.arange(_ROWS + 1), numbers),
+        ValueRows(Lists(np.arange(_ROWS + 1), numbers)),
     )
     size = (facts.rules.num_rules, len(parts))
     drawn = np.random.default_rng(_SEED).integers(_ROWS, size=size, dtype=np.int32)

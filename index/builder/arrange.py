@@ -139,7 +139,7 @@ def only_used(
         if part.has_values:
             columns, values = _renumber_values(columns, next(strings))
             interned.append(values)
-        parts.append(type(part).of(columns))
+        parts.append(type(part)(*columns))
     rules = TargetingRules(rows, tuple(parts), Lists(offsets, new_rule[listed]))
     return numbers[rule_of], rules, tuple(interned)
 

@@ -6,6 +6,8 @@ say, and what the clause says. Clauses are structs of the same columns, or made 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -227,10 +229,7 @@ class RuleReader:
             for row in ad_of[clause_of == clause].tolist():
                 shown = CLAUSES if fault.column == CLAUSES else f"{CLAUSES}.{fault.column}"
                 rows.refuse(row, shown, fault.value, fault.reason)
-        columns = tuple(
-            _merged(mine, theirs, ad_of, clause_of)
-            for mine, theirs in zip(own, of_clauses, strict=True)
-        )
+        columns = tuple(map(partial(_merged, ad_of, clause_of), own, of_clauses))
         return RuleColumns(columns, row_offsets, clauses, clause_of)
 
     def _twice(
@@ -241,42 +240,41 @@ class RuleReader:
         clause_of: Int64,
     ) -> Iterator[tuple[int, str]]:
         """Yield the ads whose own columns and one of whose clauses have rules on the same name."""
-        numbers = {column: number for number, column in enumerate(self.code_of)}
+        pairs = zip(own, of_clauses, strict=True)
         for name, columns in self.schema.columns.items():
-            both = np.ones(len(ad_of), np.bool_)
-            for found, places in ((own, ad_of), (of_clauses, clause_of)):
-                states = [found[numbers[column]] for column in columns]
-                has = np.zeros(len(ad_of), np.bool_)
-                for column in states:
-                    if column is not None:
-                        has |= np.append(column.valid == 1, False)[places]
-                both &= has
-            for row in np.flatnonzero(both).tolist():
+            in_own, in_clauses = np.zeros((2, len(ad_of)), np.bool_)
+            for mine, theirs in islice(pairs, len(columns)):
+                in_own |= _says(mine, ad_of)
+                in_clauses |= _says(theirs, clause_of)
+            for row in np.flatnonzero(in_own & in_clauses).tolist():
                 yield int(ad_of[row]), name
 
 
+def _says(column: ListColumn | None, places: Int64) -> npt.NDArray[np.bool_]:
+    """Return whether the column says something at each place. At -1, it does not."""
+    if column is None:
+        return np.zeros(len(places), np.bool_)
+    found: npt.NDArray[np.bool_] = np.append(column.valid == 1, False)[places]
+    return found
+
+
 def _merged(
-    own: ListColumn | None, clauses: ListColumn | None, ad_of: Int64, clause_of: Int64
+    ad_of: Int64, clause_of: Int64, own: ListColumn | None, clauses: ListColumn | None
 ) -> ListColumn | None:
     """Return what each row says: the clause where it does, and else the ad's own column."""
     if own is None and clauses is None:
         return None
-    parts = [column for column in (own, clauses) if column is not None]
-    begins = np.concatenate(
-        [c.offsets[:-1] + at for c, at in zip(parts, _starts(parts), strict=True)]
-    )
-    sizes = np.concatenate([np.diff(column.offsets) for column in parts])
-    valid = np.concatenate([*(column.valid for column in parts), np.zeros(1, np.uint8)])
-    nothing = len(valid) - 1
-    first = 0 if own is None else len(own.valid)
-    places = np.full(len(ad_of), nothing) if own is None else ad_of
-    if clauses is not None:
-        says = np.append(clauses.valid == 1, False)[clause_of]
-        places = np.where(says, first + clause_of, places)
-    begins, sizes = np.append(begins, 0)[places], np.append(sizes, 0)[places]
-    words = np.concatenate([column.codes for column in parts])
-    offsets, found = gather_spans(words, begins, sizes)
-    return ListColumn(offsets, valid[places], found)
+    own = own or _silent(int(ad_of.max(initial=-1)) + 1)
+    clauses = clauses or _silent(int(clause_of.max(initial=-1)) + 1)
+    places = np.where(_says(clauses, clause_of), len(own.valid) + clause_of, ad_of)
+    begins = np.append(own.offsets[:-1], clauses.offsets[:-1] + len(own.codes))[places]
+    sizes = np.append(np.diff(own.offsets), np.diff(clauses.offsets))[places]
+    offsets, words = gather_spans(np.append(own.codes, clauses.codes), begins, sizes)
+    return ListColumn(offsets, np.append(own.valid, clauses.valid)[places], words)
+
+
+def _silent(rows: int) -> ListColumn:
+    return ListColumn(np.zeros(rows + 1, np.int64), np.zeros(rows, np.uint8), np.zeros(0, np.int32))
 
 
 def _clause_rows(rows: Rows, structs: pa.Array) -> Rows:
@@ -288,10 +286,6 @@ def _rows_of(rows: Rows, columns: Mapping[str, pa.Array]) -> Rows:
     batch = pa.record_batch([*columns.values()], [*columns])
     file = replace(rows.file, format=Format.PARQUET, schema=batch.schema)
     return Rows(file, np.arange(len(batch)), batch, {name: name for name in columns}, "")
-
-
-def _starts(parts: Sequence[ListColumn]) -> list[int]:
-    return [0, *(len(column.codes) for column in parts[:-1])]
 
 
 def _clause_array(clauses: Sequence[Mapping[str, Any]], schema: TargetingSchema) -> pa.Array:

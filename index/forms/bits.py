@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from ctypes import c_char_p, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any, ClassVar, Generic, NamedTuple
+from typing import ClassVar, Generic, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +20,14 @@ from grace.index.forms.component import (
     BAD_VALUE,
     MOST_SHOWN,
     Array,
+    Component,
     Flags,
     ListColumn,
     Reason,
     some,
     values_in,
 )
-from grace.index.targeting.rules import NumberRows
+from grace.index.targeting.rules import NumberRows, Rows
 from grace.index.targeting.schema import CLOCKS, Attribute, TargetingSchema
 from grace.native.loader import array_in, declare
 from grace.proto.retrieval_pb2 import RetrieveRequest
@@ -65,8 +66,8 @@ class AskedBits(NamedTuple, Generic[Array]):
 
 
 @dataclass(frozen=True, slots=True)
-class BitsComponent:
-    has_values: ClassVar[bool] = False
+class BitsComponent(Component):
+    kind: ClassVar[type[Rows]] = NumberRows
     schema: TargetingSchema
 
     @property
@@ -134,16 +135,6 @@ class BitsComponent:
 
     def shapes(self, size: int, most: int) -> AskedBits[Shape]:  # noqa: ARG002
         return AskedBits((np.uint64, (size, self.schema.words)))
-
-    def filled(self, asked: AskedBits[npt.NDArray[np.uint64]]) -> AskedBits[npt.NDArray[np.uint64]]:
-        return asked
-
-    def narrows(self, asked: AskedBits[npt.NDArray[np.uint64]]) -> bool:  # noqa: ARG002
-        return True
-
-    def address(self, asked: AskedBits[npt.NDArray[np.uint64]], kept: list[Any]) -> int:
-        kept.append(np.ascontiguousarray(asked.bitmask))
-        return int(kept[-1].ctypes.data)
 
     def explain(self, rows: NumberRows, row: int, request: RetrieveRequest) -> list[Reason]:
         return [

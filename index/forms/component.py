@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from grace.index.targeting.rules import Rows
 from grace.index.users.values import InternedValues
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
@@ -23,6 +24,9 @@ Flags = npt.NDArray[np.bool_]
 
 BAD_VALUE = -1
 """The code of a value that no rule may name."""
+
+OPEN_INCLUDE, OPEN_EXCLUDE = 1, 2
+"""What passes before any list of ids is compared: rows that include values, and others."""
 
 
 class Codes(Protocol):
@@ -87,8 +91,7 @@ class Component(Protocol):
     Rows with values come as ValuedRows, except those that `rows_of` returns and `limited` and
     `columns_of` take."""
 
-    has_values: ClassVar[bool]
-    """Whether the component interns values."""
+    kind: ClassVar[type[Rows]]
 
     @property
     def label(self) -> str:
@@ -123,12 +126,21 @@ class Component(Protocol):
 
     def filled(self, asked: Any) -> Any:
         """Return it without the room that C++ did not need."""
+        return asked
 
-    def narrows(self, asked: Any) -> bool:
+    def narrows(self, asked: Any) -> bool:  # noqa: ARG002
         """Return whether one of the requests may fail a row."""
+        return True
 
     def address(self, asked: Any, kept: list[Any]) -> int:
-        """Return where C++ writes or reads what a batch asks, and keep what must live meanwhile."""
+        """Return where C++ finds the addresses of what a batch asks, and then their lengths.
+
+        Add what must live meanwhile to `kept`.
+        """
+        arrays = [np.ascontiguousarray(each) for each in asked]
+        struct = np.array([*(each.ctypes.data for each in arrays), *map(len, arrays)], np.uintp)
+        kept += [*arrays, struct]
+        return int(struct.ctypes.data)
 
     def explain(self, rows: Any, row: int, request: RetrieveRequest) -> list[Reason]:
         """Test the rules that a row stands for. The request says `at`."""

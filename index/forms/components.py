@@ -54,7 +54,9 @@ def parts_of(ruled: Ruled) -> Iterator[Part]:
     for number, component in enumerate(components_of(ruled.schema)):
         rows = ruled.rules.parts[number]
         ids = ruled.rules.rows[:, number]
-        yield Part(component, ids, ValuedRows(rows, next(values)) if component.has_values else rows)
+        yield Part(
+            component, ids, ValuedRows(rows, next(values)) if component.kind.has_values else rows
+        )
 
 
 def explain(ruled: Ruled, rule: int, request: RetrieveRequest) -> tuple[Reason, ...]:

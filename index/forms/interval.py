@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.arrays import Shape
-from grace.index.forms.component import Array, Flags, ListColumn, Reason
-from grace.index.targeting.rules import NumberRows
+from grace.index.forms.component import Array, Component, Flags, ListColumn, Reason
+from grace.index.targeting.rules import NumberRows, Rows
 from grace.index.targeting.schema import Flight, Range
 from grace.native.loader import array_in, declare
 from grace.proto.retrieval_pb2 import RetrieveRequest
@@ -38,10 +38,10 @@ class AskedNumber(NamedTuple, Generic[Array]):
 
 
 @dataclass(frozen=True, slots=True)
-class IntervalComponent:
+class IntervalComponent(Component):
     """A flight ends before its end: its rows hold the last millisecond."""
 
-    has_values: ClassVar[bool] = False
+    kind: ClassVar[type[Rows]] = NumberRows
     target: Range | Flight
 
     @property
@@ -83,15 +83,8 @@ class IntervalComponent:
     def shapes(self, size: int, most: int) -> AskedNumber[Shape]:  # noqa: ARG002
         return AskedNumber((np.float64, (size,)))
 
-    def filled(self, asked: AskedNumber[npt.NDArray[Any]]) -> AskedNumber[npt.NDArray[Any]]:
-        return asked
-
     def narrows(self, asked: AskedNumber[npt.NDArray[Any]]) -> bool:
         return not (self.missing_passes and np.isnan(asked.number).all())
-
-    def address(self, asked: AskedNumber[npt.NDArray[Any]], kept: list[Any]) -> int:
-        kept.append(np.ascontiguousarray(asked.number))
-        return int(kept[-1].ctypes.data)
 
     def explain(self, rows: NumberRows, row: int, request: RetrieveRequest) -> list[Reason]:
         low, high = rows.table[row].tolist()

@@ -17,6 +17,7 @@ from grace.configs.arrays import Shape, rounded_room
 from grace.index.forms.component import (
     BAD_VALUE,
     Array,
+    Component,
     Flags,
     ListColumn,
     Reason,
@@ -27,6 +28,7 @@ from grace.index.forms.component import (
 from grace.index.targeting.rules import (
     Groups,
     Lists,
+    Rows,
     SetRules,
     gather_spans,
     take_groups,
@@ -41,14 +43,14 @@ _LISTS = (array_in(np.int64), array_in(np.int32))
 _add_to_matcher = declare(
     "grace_exact_add_lists",
     *(c_uint64, c_void_p, c_int64, c_int64, c_int64, *_LISTS, *_LISTS),
-    *(array_in(np.int64), *_LISTS, c_int32),
+    *(array_in(np.int64), *_LISTS),
 )
 
 _add_to_rules = declare("grace_rules_add_lists", c_void_p)
 _add_to_users = declare(
     "grace_users_add_lists",
     *(c_uint64, c_char_p, c_int64, array_in(np.int64), array_in(np.uint8)),
-    *(array_in(np.uint64), c_int64),
+    *(array_in(np.uint64), c_int64, c_int32),
 )
 
 
@@ -72,24 +74,32 @@ class ValueCodes:
 class AskedLists(NamedTuple, Generic[Array]):
     """What B requests ask about one set.
 
-    Request b has offsets[b + 1] - offsets[b] distinct values. The ids and hashes of those that some
-    rule names are at value_offsets[b] .. value_offsets[b + 1]. The others lead to no ad.
+    The ids and hashes of the values that some rule names are at value_offsets[b] ..
+    value_offsets[b + 1]. Other values lead to no ad.
 
-    offsets        int32 [B + 1]
+    open           uint8 [B]       OPEN_EXCLUDE where a row that only excludes passes
     value_offsets  int32 [B + 1]
     value_ids      int32 [...]     ascending per request
     hashes         uint64 [...]    their Bloom queries, 0 if not needed; int64 in a tensor
     """
 
-    offsets: Array
+    open: Array
     value_offsets: Array
     value_ids: Array
     hashes: Array
 
+    @property
+    def included(self) -> tuple[Array, Array]:
+        return self.value_offsets, self.value_ids
+
+    @property
+    def excluded(self) -> tuple[Array, Array]:
+        return self.included
+
 
 @dataclass(frozen=True, slots=True)
-class ListsComponent:
-    has_values: ClassVar[bool] = True
+class ListsComponent(Component):
+    kind: ClassVar[type[Rows]] = SetRules
     schema: TargetingSchema
     target_set: TargetSet
 
@@ -109,20 +119,16 @@ class ListsComponent:
         included, excluded, groups = words[offsets[:-1, None] + np.arange(3)].T.astype(np.int64)
         after = begins + included + excluded
         _, grouped = gather_spans(words, after, offsets[1:] - after)
-        group_offsets, group_values = _groups_in(grouped, int(groups.sum()))
         return SetRules(
-            *gather_spans(words, begins, included),
-            *gather_spans(words, begins + included, excluded),
-            np.append(0, np.cumsum(groups)),
-            group_offsets,
-            group_values,
+            Lists(*gather_spans(words, begins, included)),
+            Lists(*gather_spans(words, begins + included, excluded)),
+            Groups(np.append(0, np.cumsum(groups)), _groups_in(grouped, int(groups.sum()))),
         )
 
     def columns_of(self, rows: SetRules, chosen: npt.NDArray[np.integer]) -> Iterator[ListColumn]:
-        *lists, groups = rows.columns
-        for column in lists:
+        for column in (rows.include, rows.exclude):
             yield list_column(take_lists(column, chosen))
-        yield group_column(take_groups(groups, chosen))
+        yield group_column(take_groups(rows.groups, chosen))
 
     def limited(self, rows: SetRules) -> Iterator[tuple[str, Flags]]:
         limited: Flags = np.zeros(len(rows), np.bool_)
@@ -134,40 +140,33 @@ class ListsComponent:
         rules = rows.rows
         _add_to_matcher(
             *(matcher, ids.ctypes.data, ids.strides[0] // ids.itemsize),
-            *(len(rules), len(rows.values), rules.include_offsets, rules.include_values),
-            *(rules.exclude_offsets, rules.exclude_values),
-            *(rules.groups, rules.group_offsets, rules.group_values),
-            self.target_set.missing_passes_exclude,
+            *(len(rules), len(rows.values), *rules.include, *rules.exclude),
+            *(rules.groups.offsets, *rules.groups.lists),
         )
 
     def add_to_users(self, reader: int, values: InternedValues, hashed: bool) -> None:
         name, most = self.target_set.name.encode(), self.target_set.max_request_values
         seed = self.schema.hash_seed
         hashes = values.hashes(seed) if hashed else np.zeros(len(values), np.uint64)
-        _add_to_users(reader, name, len(values), values.offsets, values.utf8, hashes, most)
+        texts = len(values), values.offsets, values.utf8
+        missing_passes = self.target_set.missing_passes_exclude
+        _add_to_users(reader, name, *texts, hashes, most, missing_passes)
 
     def shapes(self, size: int, most: int) -> AskedLists[Shape]:
         room = rounded_room(min(most, size * self.target_set.max_request_values))
         ends: Shape = (np.int32, (size + 1,))
-        return AskedLists(ends, ends, (np.int32, (room,)), (np.uint64, (room,)))
+        return AskedLists((np.uint8, (size,)), ends, (np.int32, (room,)), (np.uint64, (room,)))
 
     def filled(self, asked: AskedLists[npt.NDArray[Any]]) -> AskedLists[npt.NDArray[Any]]:
         known = slice(int(asked.value_offsets[-1]))
         return asked._replace(value_ids=asked.value_ids[known], hashes=asked.hashes[known])
 
-    def narrows(self, asked: AskedLists[npt.NDArray[Any]]) -> bool:  # noqa: ARG002
-        return True
-
-    def address(self, asked: AskedLists[npt.NDArray[Any]], kept: list[Any]) -> int:
-        addresses = [*(array.ctypes.data for array in asked), len(asked.hashes)]
-        kept.append(np.array(addresses, np.uintp))
-        return int(kept[-1].ctypes.data)
-
     def explain(self, rows: ValuedRows, row: int, request: RetrieveRequest) -> list[Reason]:
-        columns = rows.rows.columns
-        include, exclude = (_values(lists, row, rows.values) for lists in columns[:2])
-        offsets, lists = columns[2]
-        groups = [_values(lists, g, rows.values) for g in range(offsets[row], offsets[row + 1])]
+        rules: SetRules = rows.rows
+        include = values_of(rules.include, row, rows.values)
+        exclude = values_of(rules.exclude, row, rows.values)
+        offsets, lists = rules.groups
+        groups = [values_of(lists, g, rows.values) for g in range(offsets[row], offsets[row + 1])]
         wanted = [include, *groups] if include else groups
         if not wanted and not exclude:
             return []
@@ -211,6 +210,6 @@ def _groups_in(words: npt.NDArray[np.int32], groups: int) -> Lists:
     return Lists(*gather_spans(words, starts + 1, sizes))
 
 
-def _values(lists: Lists, row: int, values: InternedValues) -> list[str]:
+def values_of(lists: Lists, row: int, values: InternedValues) -> list[str]:
     offsets, ids = lists
     return [values[int(value)] for value in ids[int(offsets[row]) : int(offsets[row + 1])]]

@@ -14,17 +14,23 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.arrays import Shape, rounded_room
-from grace.index.forms.component import Array, Flags, ListColumn, Reason, ValuedRows, some
-from grace.index.forms.lists import ValueCodes, list_column
-from grace.index.targeting.rules import ValueRows, take_lists
+from grace.index.forms.component import (
+    OPEN_EXCLUDE,
+    OPEN_INCLUDE,
+    Array,
+    Component,
+    Flags,
+    ListColumn,
+    Reason,
+    ValuedRows,
+    some,
+)
+from grace.index.forms.lists import ValueCodes, list_column, values_of
+from grace.index.targeting.rules import Lists, Rows, ValueRows, take_lists
 from grace.index.targeting.schema import Property
 from grace.index.users.values import InternedValues
 from grace.native.loader import array_in, declare
 from grace.proto.retrieval_pb2 import Filter, RetrieveRequest
-
-ASKS_ANY = 1  # for an ad with one of some values
-ASKS_NONE = 2  # for an ad with none of some values
-BARE_PASSES = 4  # an ad without a value of the property passes
 
 _LISTS = (array_in(np.int64), array_in(np.int32))
 _add_to_matcher = declare(
@@ -40,23 +46,32 @@ _add_to_users = declare(
 class AskedFilters(NamedTuple, Generic[Array]):
     """What B requests ask about one property.
 
-    kinds        uint8 [B]        ASKS_ANY | ASKS_NONE | BARE_PASSES; 0: no filter
+    open         uint8 [B]        OPEN_INCLUDE where a row with any value passes but for none_ids,
+                                  OPEN_EXCLUDE where one without a value does
     any_offsets  int32 [B + 1]    request b's values: offsets b to b + 1
     any_ids      int32 [...]      ascending per request; values that no ad has are left out
     none_offsets int32 [B + 1]
     none_ids     int32 [...]
     """
 
-    kinds: Array
+    open: Array
     any_offsets: Array
     any_ids: Array
     none_offsets: Array
     none_ids: Array
 
+    @property
+    def included(self) -> tuple[Array, Array]:
+        return self.any_offsets, self.any_ids
+
+    @property
+    def excluded(self) -> tuple[Array, Array]:
+        return self.none_offsets, self.none_ids
+
 
 @dataclass(frozen=True, slots=True)
-class PropertiesComponent:
-    has_values: ClassVar[bool] = True
+class PropertiesComponent(Component):
+    kind: ClassVar[type[Rows]] = ValueRows
     target: Property
 
     @property
@@ -70,20 +85,19 @@ class PropertiesComponent:
         _add_to_rules(table)
 
     def rows_of(self, offsets: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> ValueRows:
-        return ValueRows(offsets, words)
+        return ValueRows(Lists(offsets, words))
 
     def columns_of(self, rows: ValueRows, chosen: npt.NDArray[np.integer]) -> Iterator[ListColumn]:
-        yield list_column(take_lists(rows.columns[0], chosen))
+        yield list_column(take_lists(rows.values, chosen))
 
     def limited(self, rows: ValueRows) -> Iterator[tuple[str, Flags]]:
         """It limits nobody by itself. The share of ads with a value is what coverage compares."""
-        yield self.target.name, np.diff(rows.offsets) > 0
+        yield self.target.name, np.diff(rows.values.offsets) > 0
 
     def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: ValuedRows) -> None:
-        of_ads = rows.rows
         _add_to_matcher(
             *(matcher, ids.ctypes.data, ids.strides[0] // ids.itemsize),
-            *(len(of_ads), len(rows.values), of_ads.offsets, of_ads.values),
+            *(len(rows.rows), len(rows.values), *rows.rows.values),
         )
 
     def add_to_users(self, reader: int, values: InternedValues, hashed: bool) -> None:  # noqa: ARG002
@@ -102,21 +116,15 @@ class PropertiesComponent:
         )
 
     def narrows(self, asked: AskedFilters[npt.NDArray[Any]]) -> bool:
-        return bool(asked.kinds.any())
-
-    def address(self, asked: AskedFilters[npt.NDArray[Any]], kept: list[Any]) -> int:
-        addresses = [*(array.ctypes.data for array in asked), len(asked.any_ids)]
-        kept.append(np.array([*addresses, len(asked.none_ids)], np.uintp))
-        return int(kept[-1].ctypes.data)
+        every = OPEN_INCLUDE | OPEN_EXCLUDE
+        return bool((asked.open != every).any() or asked.none_offsets[-1])
 
     def explain(self, rows: ValuedRows, row: int, request: RetrieveRequest) -> list[Reason]:
         name = self.target.name
         if name not in request.filters:
             return []
         asked = request.filters[name]
-        offsets = rows.rows.offsets
-        ids = rows.rows.values[int(offsets[row]) : int(offsets[row + 1])]
-        values = [rows.values[int(value)] for value in ids]
+        values = values_of(rows.rows.values, row, rows.values)
         wanted = [value for value in values if value in set(asked.any_of)]
         unwanted = [value for value in values if value in set(asked.none_of)]
         if values:

@@ -95,10 +95,10 @@ def _rule_rows(
     rules: SetRules, values: InternedValues, target_set: TargetSet, hash_seed: int
 ) -> Rows:
     """Return the bits of each rule's included values; if it has none, of the reserved element."""
-    sizes = np.diff(rules.include_offsets)
+    sizes = np.diff(rules.include.offsets)
     rows = np.append(np.repeat(np.arange(len(rules)), sizes), np.flatnonzero(sizes == 0))
     hashes = np.full(len(rows), star_hash(hash_seed), np.uint64)
-    hashes[: len(rules.include_values)] = values.hashes(hash_seed)[rules.include_values]
+    hashes[: len(rules.include.values)] = values.hashes(hash_seed)[rules.include.values]
     table = np.zeros((len(rules), target_set.words), np.uint64)
     for bits in bloom_positions(hashes, target_set):
         words = rows * target_set.words + (bits >> np.uint64(6)).astype(np.int64)

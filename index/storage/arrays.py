@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from grace.configs.errors import SnapshotError
 from grace.configs.marked_text import rewrite
 from grace.configs.strict_json import shown
 from grace.index.entities import NO_ENTITY, Entities
+from grace.index.forms.components import components_of
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.storage.checks import (
@@ -39,14 +40,7 @@ from grace.index.storage.checks import (
     View,
 )
 from grace.index.storage.manifest import MANIFEST, Counts, Manifest
-from grace.index.targeting.rules import (
-    Lists,
-    NumberRows,
-    SetRules,
-    TargetingRules,
-    ValueRows,
-    count_rules,
-)
+from grace.index.targeting.rules import Lists, TargetingRules, count_rules
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
@@ -118,37 +112,37 @@ TABLE = (
         (Ids("rule", "rules"),),
     ),
     Row(
-        "set_include_offsets.SET", "<i8", ("rows + 1",), "rules.parts.PART.include_offsets",
+        "set_include_offsets.SET", "<i8", ("rows + 1",), "rules.parts.PART.include.offsets",
         "entries of the next array of set rule i: offsets i to i + 1; an empty range is no list",
         (Offsets("set_include_values", "set rule", may_be_empty=True),),
     ),
     Row(
-        "set_include_values.SET", "<i4", ("any",), "rules.parts.PART.include_values",
+        "set_include_values.SET", "<i4", ("any",), "rules.parts.PART.include.values",
         "ids of the values that a set rule includes, ascending within it",
         (Groups("value", "set_include_offsets", "values"),),
     ),
     Row(
-        "set_exclude_offsets.SET", "<i8", ("rows + 1",), "rules.parts.PART.exclude_offsets",
+        "set_exclude_offsets.SET", "<i8", ("rows + 1",), "rules.parts.PART.exclude.offsets",
         "the same for the values that it excludes",
         (Offsets("set_exclude_values", "set rule", may_be_empty=True),),
     ),
     Row(
-        "set_exclude_values.SET", "<i4", ("any",), "rules.parts.PART.exclude_values",
+        "set_exclude_values.SET", "<i4", ("any",), "rules.parts.PART.exclude.values",
         "ids of the values that a set rule excludes, ascending within it",
         (Groups("value", "set_exclude_offsets", "values"),),
     ),
     Row(
-        "set_groups.SET", "<i8", ("rows + 1",), "rules.parts.PART.groups",
+        "set_groups.SET", "<i8", ("rows + 1",), "rules.parts.PART.groups.offsets",
         "the groups of set rule i: i to i + 1. It needs a value of each",
         (Offsets("set_group_offsets", "set rule", may_be_empty=True, of_offsets=True),),
     ),
     Row(
-        "set_group_offsets.SET", "<i8", ("groups + 1",), "rules.parts.PART.group_offsets",
+        "set_group_offsets.SET", "<i8", ("groups + 1",), "rules.parts.PART.groups.lists.offsets",
         "entries of the next array of group i: offsets i to i + 1; every group has some",
         (Offsets("set_group_values", "group"),),
     ),
     Row(
-        "set_group_values.SET", "<i4", ("any",), "rules.parts.PART.group_values",
+        "set_group_values.SET", "<i4", ("any",), "rules.parts.PART.groups.lists.values",
         "ids of the values of a group, ascending within it",
         (Groups("value", "set_group_offsets", "values"),),
     ),
@@ -159,12 +153,12 @@ TABLE = (
         (Intervals(),),
     ),
     Row(
-        "property_offsets.PROPERTY", "<i8", ("rows + 1",), "rules.parts.PART.offsets",
+        "property_offsets.PROPERTY", "<i8", ("rows + 1",), "rules.parts.PART.values.offsets",
         "entries of the next array of row i: offsets i to i + 1",
         (Offsets("property_values", "row", may_be_empty=True),),
     ),
     Row(
-        "property_values.PROPERTY", "<i4", ("any",), "rules.parts.PART.values",
+        "property_values.PROPERTY", "<i4", ("any",), "rules.parts.PART.values.values",
         "ids of the values of an ad, ascending within a row",
         (Groups("value", "property_offsets", "values"),),
     ),
@@ -332,39 +326,43 @@ def arrays_of(snapshot: Snapshot) -> dict[str, Array]:
 
 def snapshot_of(manifest: Manifest, files: Mapping[str, Array]) -> Snapshot:
     """Return the snapshot of arrays that have the expected dtypes and shapes."""
-    placed = {array.place: files[array.file] for array in arrays_of_schema(manifest.schema)}
-
-    def part(kind: type[Part], *place: str, **others: Any) -> Part:
-        arrays = {at[-1]: array for at, array in placed.items() if at[:-1] == place}
-        return kind(**others, **arrays)
-
+    placed: dict[str, Any] = {}
+    for array in arrays_of_schema(manifest.schema):
+        *steps, last = array.place
+        within = placed
+        for step in steps:
+            within = within.setdefault(step, {})
+        within[last] = files[array.file]
     counts, schema = manifest.counts, manifest.schema
     facts = {field.name: getattr(manifest, field.name) for field in fields(SnapshotFacts)}
-    kinds = (
-        NumberRows,
-        *[SetRules] * len(schema.sets),
-        *[NumberRows] * len(schema.intervals),
-        *[ValueRows] * len(schema.properties),
-    )
-    levels = counts.nodes_per_level
+    rules = placed["rules"]
+    components = components_of(schema)
+    parts = zip(components, rules["parts"].values(), strict=True)
     return Snapshot(
         facts=SnapshotFacts(**{**facts, "version": int(manifest.version)}),
         schema=schema,
-        trie=part(SidTrie, "trie", vocab_sizes=manifest.vocab_sizes, level_counts=levels),
-        ads=part(SidToAds, "ads"),
-        rules=part(
-            TargetingRules,
-            "rules",
-            parts=tuple(part(kind, "rules", "parts", str(n)) for n, kind in enumerate(kinds)),
-            alternatives=part(Lists, "rules", "alternatives"),
+        trie=SidTrie(manifest.vocab_sizes, counts.nodes_per_level, **placed["trie"]),
+        ads=SidToAds(**placed["ads"]),
+        rules=TargetingRules(
+            rules["rows"],
+            tuple(_made(component.kind, each) for component, each in parts),
+            Lists(**rules["alternatives"]),
         ),
-        set_values=tuple(
-            part(InternedValues, "set_values", str(n)) for n in range(len(schema.valued_names))
-        ),
+        set_values=tuple(InternedValues(**each) for each in placed.get("set_values", {}).values()),
         entities=tuple(
-            part(Entities, "entities", str(number), name=name)
-            for number, name in enumerate(schema.entities)
+            Entities(schema.entities[int(number)], **each)
+            for number, each in placed.get("entities", {}).items()
         ),
+    )
+
+
+def _made(kind: type[Part], placed: Mapping[str, Any]) -> Part:
+    hints = get_type_hints(kind)
+    return kind(
+        **{
+            name: _made(hints[name], each) if isinstance(each, dict) else each
+            for name, each in placed.items()
+        }
     )
 
 
@@ -379,7 +377,8 @@ def counts_of(snapshot: Snapshot) -> Counts:
         rule_bitmasks=len(rules.bitmask_table),
         rule_rows=dict(zip(schema.component_names, map(len, rules.parts[1:]), strict=True)),
         groups={
-            s.name: len(r.group_offsets) - 1 for s, r in zip(schema.sets, rules.sets, strict=True)
+            each.name: len(of_set.groups.lists.offsets) - 1
+            for each, of_set in zip(schema.sets, rules.sets, strict=True)
         },
         values=dict(zip(schema.valued_names, map(len, snapshot.set_values), strict=True)),
         entities={entities.name: len(entities) for entities in snapshot.entities},

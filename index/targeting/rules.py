@@ -5,9 +5,8 @@ rules of which one must pass. Rules, rows and alternatives are deduplicated, the
 first use in (SID, ad id) order.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,101 +38,51 @@ Column = npt.NDArray[Any] | Lists | Groups
 """Part of each row: plain numbers [rows, width], a list of value ids, or several."""
 
 
-class Rows(Protocol):
-    """The distinct rows of one component, as columns. The builder knows no more of a form."""
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The distinct rows of one component: its fields are columns. The builder knows no more."""
 
     has_values: ClassVar[bool]
     """Whether the rows name values of their own."""
 
     @property
-    def columns(self) -> Sequence[Column]: ...
+    def columns(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, field.name) for field in fields(self))
 
-    @classmethod
-    def of(cls, columns: Sequence[Column]) -> "Rows": ...
-
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        first = self.columns[0]
+        return len(first.offsets) - 1 if isinstance(first, Lists) else len(first)
 
 
 @dataclass(frozen=True, slots=True)
-class NumberRows:
+class NumberRows(Rows):
     """Rows of numbers: the bits of attribute values that a rule allows, or both ends of a range.
 
     table [rows, width]
     """
 
-    has_values: ClassVar[bool] = False
+    has_values = False
     table: npt.NDArray[Any]
 
-    @property
-    def columns(self) -> Sequence[Column]:
-        return (self.table,)
 
-    @classmethod
-    def of(cls, columns: Sequence[Column]) -> "NumberRows":
-        (table,) = columns
-        return cls(np.asarray(table))
-
-    def __len__(self) -> int:
-        return len(self.table)
+@dataclass(frozen=True, slots=True)
+class ValueRows(Rows):
+    has_values = True
+    values: Lists
 
 
 @dataclass(frozen=True, slots=True)
-class ValueRows:
-    """Rows of one list of value ids, ascending.   offsets int64 [rows + 1], values int32 [...]"""
+class SetRules(Rows):
+    """The set rules of one set.
 
-    has_values: ClassVar[bool] = True
-    offsets: npt.NDArray[np.int64]
-    values: npt.NDArray[np.int32]
-
-    @property
-    def columns(self) -> tuple[Lists]:
-        return (Lists(self.offsets, self.values),)
-
-    @classmethod
-    def of(cls, columns: Sequence[Column]) -> "ValueRows":
-        (values,) = columns
-        return cls(*values)
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class SetRules:
-    """The set rules of one set, as value ids ascending within a list.
-
-    An empty include range means no include list: any user passes. An empty exclude range excludes
-    no user. Rule i also needs a value of each group groups[i] .. groups[i + 1], and group g has
-    group_values[group_offsets[g]] ..   offsets and groups int64 [... + 1], values int32 [...]
+    An empty include list lets any user pass, and an empty exclude list excludes no user. A user
+    also needs a value of each group.
     """
 
-    has_values: ClassVar[bool] = True
-    include_offsets: npt.NDArray[np.int64]
-    include_values: npt.NDArray[np.int32]
-    exclude_offsets: npt.NDArray[np.int64]
-    exclude_values: npt.NDArray[np.int32]
-    groups: npt.NDArray[np.int64]
-    group_offsets: npt.NDArray[np.int64]
-    group_values: npt.NDArray[np.int32]
-
-    @property
-    def columns(self) -> tuple[Lists, Lists, Groups]:
-        return (
-            Lists(self.include_offsets, self.include_values),
-            Lists(self.exclude_offsets, self.exclude_values),
-            Groups(self.groups, Lists(self.group_offsets, self.group_values)),
-        )
-
-    @classmethod
-    def of(cls, columns: Sequence[Column]) -> "SetRules":
-        include, exclude, groups = columns
-        assert isinstance(include, Lists)
-        assert isinstance(exclude, Lists)
-        assert isinstance(groups, Groups)
-        return cls(*include, *exclude, groups.offsets, *groups.lists)
-
-    def __len__(self) -> int:
-        return len(self.include_offsets) - 1
+    has_values = True
+    include: Lists
+    exclude: Lists
+    groups: Groups
 
 
 @dataclass(frozen=True, slots=True)

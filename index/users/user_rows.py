@@ -140,7 +140,7 @@ class UserEncoder:
         weakref.finalize(self, _close, handle).atexit = False
         values = iter(self.set_values)
         for each in self.components:
-            each.add_to_users(handle, next(values) if each.has_values else None, self.hashed)
+            each.add_to_users(handle, next(values) if each.kind.has_values else None, self.hashed)
         return handle
 
 

@@ -16,7 +16,6 @@ from grace.kernels.checks import address, current_stream, fields, require_tensor
 from grace.kernels.decode.tensors import DecodeIndex
 from grace.kernels.decode.users import UserTensors
 from grace.kernels.eligibility.eligible_nodes import require_eligibility
-from grace.kernels.eligibility.lists import ListQueries, NamedValues
 from grace.kernels.eligibility.plan import EligibilityPlan, Plan
 from grace.kernels.eligibility.tensors import masks_of
 from grace.native.loader import declare, load_cuda_library
@@ -33,7 +32,7 @@ class _NamedValues(Structure):
 
 
 class _ListQueries(Structure):
-    _fields_ = (*fields(c_void_p, "offsets kinds"), *fields(_NamedValues, "included excluded"))
+    _fields_ = (("open", c_void_p), *fields(_NamedValues, "included excluded"))
 
 
 class _OtherMasks(Structure):
@@ -88,7 +87,7 @@ class EligibilityBatch:
         lists = [
             _ListQueries()
             if each.component in unasked
-            else _list_queries(each.queries(users), requests, device)
+            else _list_queries(each.asked(users), requests, device)
             for each in plan.lists
         ]
         numbers = [
@@ -130,25 +129,24 @@ class EligibleNodesCall(EligibilityBatch):
         _on_gpu(current_stream(self._plan.device), *self.arguments)
 
 
-def _list_queries(queries: ListQueries, requests: int, device: torch.device) -> _ListQueries:
-    if queries.offsets is not None:
-        require_tensor("offsets of queries", queries.offsets, ends=requests + 1)
-    if queries.kinds is not None:
-        require_tensor("kinds of queries", queries.kinds, requests=requests)
-    return _ListQueries(
-        address("offsets of queries", queries.offsets, device, torch.int32),
-        address("kinds of queries", queries.kinds, device, torch.uint8),
-        _named_values(queries.included, requests, device),
-        _named_values(queries.excluded, requests, device),
+def _list_queries(asked: Any, requests: int, device: torch.device) -> _ListQueries:
+    require_tensor("open of queries", asked.open, requests=requests)
+    included, excluded = (
+        _named_values(named, requests, device) for named in (asked.included, asked.excluded)
     )
+    opens = address("open of queries", asked.open, device, torch.uint8)
+    return _ListQueries(opens, included, excluded)
 
 
-def _named_values(named: NamedValues, requests: int, device: torch.device) -> _NamedValues:
-    require_tensor("offsets of values", named.offsets, ends=requests + 1)
+def _named_values(
+    named: tuple[Tensor, Tensor], requests: int, device: torch.device
+) -> _NamedValues:
+    offsets, ids = named
+    require_tensor("offsets of values", offsets, ends=requests + 1)
     return _NamedValues(
-        address("offsets of values", named.offsets, device, torch.int32),
-        address("values of queries", named.ids, device, torch.int32),
-        named.ids.numel(),
+        address("offsets of values", offsets, device, torch.int32),
+        address("values of queries", ids, device, torch.int32),
+        ids.numel(),
     )
 
 

@@ -1,43 +1,23 @@
-"""The predicate of one targeting set: one of the included values, one of each group, and none of
-the excluded ones.
+"""The predicate of one targeting set or property of ads, whose rows name values.
 
-A row is not compared with the users' values one by one. The posting list of a value has the rows
-that name it, so walking the lists of the users' values finds all rows they touch. Filters of
-properties walk posting lists in the same way.
+A row is not compared with the requests' values one by one. The posting list of a value has the rows
+that name it, so walking the lists of the values that a request includes and excludes finds all rows
+that they touch. A set asks by the same values of its user for both.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from grace.index.forms.lists import AskedLists
+from grace.index.forms.component import OPEN_EXCLUDE, OPEN_INCLUDE
 from grace.kernels.decode.users import UserTensors
 from grace.kernels.eligibility.tensors import PostingTensors, pack_masks
 
-HAS_INCLUDE = 1
-HAS_EXCLUDE = 2
-
-
-class NamedValues(NamedTuple):
-    """Request b names the values ids[offsets[b]] .. ids[offsets[b + 1]].   both int32"""
-
-    offsets: Tensor
-    ids: Tensor
-
-
-class ListQueries(NamedTuple):
-    """What native code reads of B requests: of a set `offsets`, of a property `kinds`.
-
-    offsets  int32 [B + 1]   a request with offsets[b] == offsets[b + 1] has no value of the set
-    kinds    uint8 [B]       what a request asks of the property
-    """
-
-    included: NamedValues
-    excluded: NamedValues
-    offsets: Tensor | None = None
-    kinds: Tensor | None = None
+HAS_INCLUDE, HAS_EXCLUDE = OPEN_INCLUDE, OPEN_EXCLUDE
+"""The kinds of rows, by the part of a request's `open` that says whether they pass at first. A row
+of a property has values, HAS_INCLUDE, or is bare, HAS_EXCLUDE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,59 +30,41 @@ class ListsPredicate:
     ids: Tensor
     component: int
     postings: PostingTensors
-    missing_passes_exclude: bool
 
     def passes(self, users: UserTensors) -> Tensor:
-        """Return the mask of each set rule, and of each group.
+        """Return the mask of each row, and of each group.
 
-        A user passes a rule with one of its included values, one of each group, and none of its
-        excluded values. A user without a value of the set fails an exclude list, unless the schema
-        says `missing_passes_exclude`.
+        A request passes a row with one of its included values, one of each group, and none of its
+        excluded values.
         """
-        asked: AskedLists[Tensor] = users.asked_of(self.component)
-        has_value = asked.offsets.diff() > 0
-        starts = torch.zeros_like(has_value), has_value | self.missing_passes_exclude
-        return walk(self.postings, *starts, self.queries(users))
+        asked, postings, passes = self.asked(users), self.postings, []
+        kinds = postings.kinds
+        opens = torch.where(kinds & HAS_INCLUDE != 0, HAS_INCLUDE, kinds & HAS_EXCLUDE)
+        for request, is_open in enumerate(asked.open):
+            own = opens & ~is_open == 0
+            own[_rows(postings.include_offsets, postings.include_rows, asked.included, request)] = (
+                True
+            )
+            groups = own[postings.first_group :]
+            lacking = torch.cat([groups.new_zeros(1, dtype=torch.int64), (~groups).cumsum(0)])
+            ends = lacking[(postings.group_offsets - postings.first_group).long()]
+            own[postings.grouped.long()] &= ends[1:] == ends[:-1]
+            own[_rows(postings.exclude_offsets, postings.exclude_rows, asked.excluded, request)] = (
+                False
+            )
+            passes.append(own)
+        return pack_masks(torch.stack(passes))
 
-    def queries(self, users: UserTensors) -> ListQueries:
-        asked: AskedLists[Tensor] = users.asked_of(self.component)
-        named = NamedValues(asked.value_offsets, asked.value_ids)
-        return ListQueries(named, named, offsets=asked.offsets)
-
-
-def walk(
-    postings: PostingTensors, with_include: Tensor, with_exclude: Tensor, queries: ListQueries
-) -> Tensor:
-    """Return the mask of each row.
-
-    with_include  bool [B]   whether a row with an include list passes before any list is walked
-    with_exclude  bool [B]   the same of a row with no list but an exclude list
-    """
-    has_include = postings.kinds & HAS_INCLUDE != 0
-    has_exclude = postings.kinds & HAS_EXCLUDE != 0
-    passes = []
-    for request in range(len(with_include)):
-        other = ~has_exclude | with_exclude[request]
-        own = torch.where(has_include, with_include[request], other)
-        own[_rows(postings.include_offsets, postings.include_rows, queries.included, request)] = (
-            True
-        )
-        groups = own[postings.first_group :]
-        lacking = torch.cat([groups.new_zeros(1, dtype=torch.int64), (~groups).cumsum(0)])
-        ends = lacking[(postings.group_offsets - postings.first_group).long()]
-        own[postings.grouped.long()] &= ends[1:] == ends[:-1]
-        own[_rows(postings.exclude_offsets, postings.exclude_rows, queries.excluded, request)] = (
-            False
-        )
-        passes.append(own)
-    return pack_masks(torch.stack(passes))
+    def asked(self, users: UserTensors) -> Any:
+        """Return AskedLists of a set, or AskedFilters of a property."""
+        return users.asked_of(self.component)
 
 
-def _rows(offsets: Tensor, rows: Tensor, named: NamedValues, request: int) -> Tensor:
+def _rows(offsets: Tensor, rows: Tensor, named: tuple[Tensor, Tensor], request: int) -> Tensor:
     """Return the rows that name one of the request's values."""
-    begin, end = named.offsets[request : request + 2].tolist()
+    begin, end = named[0][request : request + 2].tolist()
     found = [rows[:0]]
-    for value in named.ids[begin:end].tolist():
+    for value in named[1][begin:end].tolist():
         first, last = offsets[value : value + 2].tolist()
         found.append(rows[first:last])
     return torch.cat(found).long()

@@ -15,7 +15,6 @@ from grace.kernels.checks import address, fields, require_tensor
 from grace.kernels.eligibility.bits import BitsPredicate
 from grace.kernels.eligibility.interval import IntervalPredicate
 from grace.kernels.eligibility.lists import ListsPredicate
-from grace.kernels.eligibility.properties import PropertiesPredicate
 from grace.kernels.eligibility.tensors import ExactTensors, PostingTensors, Predicate
 
 _TILE = 512  # the members that a warp reads together: kTile of native/cuda/eligible_nodes.cu
@@ -44,7 +43,7 @@ class ListTable(Structure):
         ("kinds", c_void_p),
         *fields(PostingLists, "include exclude"),
         *fields(c_void_p, "grouped group_offsets"),
-        *fields(c_int64, "num_grouped missing_passes_exclude num_values"),
+        *fields(c_int64, "num_grouped num_values"),
     )
 
 
@@ -78,20 +77,11 @@ class EligibilityPlan:
         self.exact = exact
         self._node_offsets = node_offsets
         self.device = device = exact.leaf_rules.device
-        self.bits: list[BitsPredicate] = []
-        self.lists: list[ListsPredicate | PropertiesPredicate] = []
-        self.intervals: list[IntervalPredicate] = []
-        self.others: list[Predicate] = []
-        for each in exact.predicates:
-            match each:
-                case BitsPredicate():
-                    self.bits.append(each)
-                case ListsPredicate() | PropertiesPredicate():
-                    self.lists.append(each)
-                case IntervalPredicate():
-                    self.intervals.append(each)
-                case _:
-                    self.others.append(each)
+        self.bits = [each for each in exact.predicates if isinstance(each, BitsPredicate)]
+        self.lists = [each for each in exact.predicates if isinstance(each, ListsPredicate)]
+        self.intervals = [each for each in exact.predicates if isinstance(each, IntervalPredicate)]
+        native = (BitsPredicate, ListsPredicate, IntervalPredicate)
+        self.others = [each for each in exact.predicates if not isinstance(each, native)]
         # A predicate may make its ids anew whenever it is asked for them.
         self._ids: list[Tensor] = []
         attributes = [self._attribute_table(each) for each in self.bits]
@@ -145,7 +135,7 @@ class EligibilityPlan:
         own = self._rule_rows(predicate, rows)
         return AttributeTable(own, table.data_ptr(), words, *table.stride())
 
-    def _list_table(self, predicate: ListsPredicate | PropertiesPredicate) -> ListTable:
+    def _list_table(self, predicate: ListsPredicate) -> ListTable:
         postings, device = predicate.postings, self.device
         return ListTable(
             self._rule_rows(predicate, len(postings.kinds)),
@@ -155,7 +145,6 @@ class EligibilityPlan:
             address("grouped", postings.grouped, device, torch.int32),
             address("group_offsets", postings.group_offsets, device, torch.int32),
             len(postings.grouped),
-            isinstance(predicate, ListsPredicate) and predicate.missing_passes_exclude,
             len(postings.include_offsets) - 1,
         )
 

@@ -1,6 +1,9 @@
 """The predicates and lists of a snapshot on a device. A new form of component has a case here."""
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -16,7 +19,6 @@ from grace.kernels.devices import staged_copy
 from grace.kernels.eligibility.bits import BitsPredicate
 from grace.kernels.eligibility.interval import IntervalPredicate
 from grace.kernels.eligibility.lists import HAS_EXCLUDE, HAS_INCLUDE, ListsPredicate
-from grace.kernels.eligibility.properties import HAS_VALUES, IS_BARE, PropertiesPredicate
 from grace.kernels.eligibility.tensors import ExactTensors, PostingTensors, Predicate
 
 
@@ -38,7 +40,7 @@ def _predicates(
     made: list[Predicate] = []
     postings = iter(lists.postings)
     for number, part in enumerate(parts_of(snapshot)):
-        own = next(postings) if part.component.has_values else ()
+        own = next(postings) if part.component.kind.has_values else ()
         if _passes_all(part):
             continue
         # A GPU reads the ids of one component after another.
@@ -47,13 +49,12 @@ def _predicates(
         match part.component:
             case BitsComponent():
                 made.append(BitsPredicate(ids, _table(part.rows, device)))
-            case ListsComponent(target_set=target_set):
+            case ListsComponent():
                 of_set = _postings_of_set(own, part.rows.rows, device)
-                missing_passes = target_set.missing_passes_exclude
-                made.append(ListsPredicate(ids, number, of_set, missing_passes))
+                made.append(ListsPredicate(ids, number, of_set))
             case PropertiesComponent():
                 of_property = _postings_of_property(own, part.rows.rows, device)
-                made.append(PropertiesPredicate(ids, number, of_property))
+                made.append(ListsPredicate(ids, number, of_property))
             case IntervalComponent(missing_passes=missing_passes):
                 table = staged_copy(part.rows.table, device)
                 made.append(IntervalPredicate(ids, number, table, missing_passes))
@@ -64,7 +65,7 @@ def _predicates(
 
 def _passes_all(part: Part) -> bool:
     """Return whether all rules have the one row that passes every request."""
-    rows = part.rows.rows if part.component.has_values else part.rows
+    rows = part.rows.rows if part.component.kind.has_values else part.rows
     if len(rows) > 1 or isinstance(part.component, PropertiesComponent):
         return False
     return not any(limited.any() for _, limited in part.component.limited(rows))
@@ -77,35 +78,30 @@ def _table(rows: NumberRows, device: torch.device) -> Tensor:
 
 
 def _postings_of_set(postings: Postings, rows: SetRules, device: torch.device) -> PostingTensors:
-    include, exclude = postings
-    has_include = np.diff(rows.include_offsets) > 0
-    has_exclude = np.diff(rows.exclude_offsets) > 0
+    has_include = np.diff(rows.include.offsets) > 0
+    has_exclude = np.diff(rows.exclude.offsets) > 0
     kinds = np.where(has_include, HAS_INCLUDE, 0) | np.where(has_exclude, HAS_EXCLUDE, 0)
-    of_groups = np.full(len(rows.group_offsets) - 1, HAS_INCLUDE)
-    grouped = np.flatnonzero(np.diff(rows.groups))
-    places = len(rows) + np.append(rows.groups[grouped], len(of_groups))
-    return PostingTensors(
-        include_offsets=staged_copy(include.offsets, device),
-        include_rows=staged_copy(include.values, device),
-        exclude_offsets=staged_copy(exclude.offsets, device),
-        exclude_rows=staged_copy(exclude.values, device),
-        kinds=staged_copy(np.append(kinds, of_groups).astype(np.uint8), device),
-        grouped=staged_copy(grouped.astype(np.int32), device),
-        group_offsets=staged_copy(places.astype(np.int32), device),
-    )
+    of_groups = np.full(len(rows.groups.lists.offsets) - 1, HAS_INCLUDE)
+    grouped = np.flatnonzero(np.diff(rows.groups.offsets))
+    places = len(rows) + np.append(rows.groups.offsets[grouped], len(of_groups))
+    return _staged(postings, np.append(kinds, of_groups), grouped, places, device)
 
 
 def _postings_of_property(
     postings: Postings, rows: ValueRows, device: torch.device
 ) -> PostingTensors:
-    offsets, named = (staged_copy(array, device) for array in postings[0])
-    kinds = np.where(np.diff(rows.offsets) > 0, HAS_VALUES, IS_BARE)
-    return PostingTensors(
-        include_offsets=offsets,
-        include_rows=named,
-        exclude_offsets=offsets,
-        exclude_rows=named,
-        kinds=staged_copy(kinds.astype(np.uint8), device),
-        grouped=torch.empty(0, dtype=torch.int32, device=device),
-        group_offsets=torch.full((1,), len(rows), dtype=torch.int32, device=device),
-    )
+    kinds = np.where(np.diff(rows.values.offsets) > 0, HAS_INCLUDE, HAS_EXCLUDE)
+    return _staged(postings, kinds, np.empty(0), np.array([len(rows)]), device)
+
+
+def _staged(
+    postings: Postings,
+    kinds: npt.NDArray[Any],
+    grouped: npt.NDArray[Any],
+    group_offsets: npt.NDArray[Any],
+    device: torch.device,
+) -> PostingTensors:
+    """The last of the posting lists are those of excluded values."""
+    lists = [[staged_copy(array, device) for array in each] for each in postings]
+    others = kinds.astype(np.uint8), grouped.astype(np.int32), group_offsets.astype(np.int32)
+    return PostingTensors(*lists[0], *lists[-1], *(staged_copy(each, device) for each in others))

@@ -195,7 +195,7 @@ std::vector<RowsOfRules> predicate_rows(Call& call, const Plan& plan) {
   std::vector<ListTable> lists;
   std::vector<ListQueries> queries;
   for (int64_t i = 0; i < plan.num_lists; ++i) {
-    if (!call.batch.lists[i].narrow()) continue;
+    if (call.batch.lists[i].open == nullptr) continue;
     lists.push_back(plan.lists[i]);
     queries.push_back(call.batch.lists[i]);
   }

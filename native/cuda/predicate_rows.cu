@@ -1,5 +1,5 @@
 // The masks of the predicates' rows: which of 16 requests pass each row of bits, lists or numbers.
-// kernels/eligibility/bits.py, lists.py, properties.py and interval.py define them.
+// kernels/eligibility/bits.py, lists.py and interval.py define them.
 //
 // Attributes and intervals: a thread has several rows in flight. A word in which no user of the
 // group has bits is never read, and users with equal bits are tested once. Lists: a warp walks a
@@ -140,12 +140,10 @@ __global__ void __launch_bounds__(kBlock) open_list_rows(Lists lists, int64_t re
   const int lane = threadIdx.x % kWarp;
   const int64_t group = blockIdx.y, request = group * kGroup + lane, rows = own.table.rules.rows;
   const uint32_t all = requests_of_group(requests, group);
-  Start start{false, false};
-  if (lane < kGroup && request < requests) {
-    start = start_of(own.queries, own.table.missing_passes_exclude != 0, request);
-  }
-  const uint32_t with_include = __ballot_sync(kAllLanes, start.with_include);
-  const uint32_t with_exclude = __ballot_sync(kAllLanes, start.with_exclude);
+  const bool asks = lane < kGroup && request < requests;
+  const uint8_t opens = asks ? own.queries.open[request] : 0;
+  const uint32_t with_include = __ballot_sync(kAllLanes, (opens & kHasInclude) != 0);
+  const uint32_t with_exclude = __ballot_sync(kAllLanes, (opens & kHasExclude) != 0);
   uint16_t* const masks = own.masks + group * rows;
 #pragma unroll
   for (int u = 0; u < kRows; ++u) {
@@ -258,13 +256,10 @@ const uint16_t* attribute_rows(Call& call, const AttributeTable& table) {
   const unsigned groups = static_cast<unsigned>(call.groups);
   Asked* const asked = call.room<Asked>(call.groups * words * kGroup);
   uint16_t* const masks = call.room<uint16_t>(call.groups * rows);
-  LaunchShape shape{};
-  shape.threads = kBlock;
-  shape.blocks = dim3(blocks_for(words * kWarp), groups);
-  call.launch(kNumberStep, "list_asked", shape, list_asked, call.batch.bitmask, requests, words,
-              asked);
-  shape.blocks = dim3(blocks_for((rows + kRows - 1) / kRows), groups);
-  call.launch(kNumberStep, "test_rows", shape, test_rows, table, asked, requests, masks);
+  call.launch(kNumberStep, "list_asked", {dim3(blocks_for(words * kWarp), groups), kBlock},
+              list_asked, call.batch.bitmask, requests, words, asked);
+  const dim3 blocks(blocks_for((rows + kRows - 1) / kRows), groups);
+  call.launch(kNumberStep, "test_rows", {blocks, kBlock}, test_rows, table, asked, requests, masks);
   return masks;
 }
 
@@ -278,11 +273,10 @@ void interval_rows(Call& call, const IntervalTable* tables, const double* const*
     masks[i] = room;
     rows = std::max(rows, tables[i].rules.rows);
   }
-  LaunchShape shape{};
-  shape.threads = kBlock;
-  shape.blocks = dim3(blocks_for((rows + kRows - 1) / kRows), static_cast<unsigned>(call.groups),
-                      static_cast<unsigned>(count));
-  call.launch(kNumberStep, "test_intervals", shape, test_intervals, intervals, call.batch.requests);
+  const dim3 blocks(blocks_for((rows + kRows - 1) / kRows), static_cast<unsigned>(call.groups),
+                    static_cast<unsigned>(count));
+  call.launch(kNumberStep, "test_intervals", {blocks, kBlock}, test_intervals, intervals,
+              call.batch.requests);
 }
 
 void list_rows(Call& call, const ListTable* tables, const ListQueries* queries, int64_t count,
@@ -308,24 +302,22 @@ void list_rows(Call& call, const ListTable* tables, const ListQueries* queries, 
     values = std::max({values, included.size, excluded.size});
   }
   const unsigned all = static_cast<unsigned>(count), groups = static_cast<unsigned>(call.groups);
-  LaunchShape shape{};
-  shape.threads = kBlock;
-  shape.blocks = dim3(blocks_for((rows + kRows - 1) / kRows), groups, all);
-  call.launch(kListStep, "open_list_rows", shape, open_list_rows, lists, call.batch.requests);
+  const auto launch = [&](const char* what, unsigned first, unsigned second, unsigned third,
+                          const auto& kernel, const auto&... arguments) {
+    call.launch(kListStep, what, {dim3(first, second, third), kBlock}, kernel, lists, arguments...);
+  };
+  launch("open_list_rows", blocks_for((rows + kRows - 1) / kRows), groups, all, open_list_rows,
+         call.batch.requests);
   if (most[0] + most[1] > 0) {
     const unsigned requests = static_cast<unsigned>(call.batch.requests);
-    shape.blocks = dim3(std::min(blocks_for(values), 16u), requests, 2 * all);
-    call.launch(kListStep, "cut_into_runs", shape, cut_into_runs, lists);
+    launch("cut_into_runs", std::min(blocks_for(values), 16u), requests, 2 * all, cut_into_runs);
   }
   for (int side = 0; side < 2; ++side) {
     if (most[side] == 0) continue;
-    shape.blocks = dim3(std::min(blocks_for(most[side] * kWarp), kMostBlocks), 1, all);
     const auto walk = side == 0 ? walk_runs<false> : walk_runs<true>;
-    call.launch(kListStep, "walk_runs", shape, walk, lists);
+    launch("walk_runs", std::min(blocks_for(most[side] * kWarp), kMostBlocks), 1, all, walk);
   }
-  if (grouped == 0) return;
-  shape.blocks = dim3(blocks_for(grouped), groups, all);
-  call.launch(kListStep, "need_groups", shape, need_groups, lists);
+  if (grouped > 0) launch("need_groups", blocks_for(grouped), groups, all, need_groups);
 }
 
 }  // namespace grace::eligibility

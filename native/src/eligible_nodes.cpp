@@ -123,9 +123,8 @@ void match_lists(const ListTable& table, const ListQueries& queries, int64_t fir
   uint16_t with_include = 0, with_exclude = 0;
   for (int64_t i = 0; i < requests; ++i) {
     const auto bit = static_cast<uint16_t>(1U << i);
-    const Start start = start_of(queries, table.missing_passes_exclude != 0, first + i);
-    if (start.with_include) with_include |= bit;
-    if (start.with_exclude) with_exclude |= bit;
+    if ((queries.open[first + i] & kHasInclude) != 0) with_include |= bit;
+    if ((queries.open[first + i] & kHasExclude) != 0) with_exclude |= bit;
     walk(table.include, queries.included, first + i, range, bit, included);
     walk(table.exclude, queries.excluded, first + i, range, bit, excluded.data());
   }
@@ -228,7 +227,7 @@ GRACE_API int32_t grace_eligible_nodes(int32_t threads, int64_t plan_size, int64
       predicates.push_back({made.back().get(), plan->attributes[i].rules});
     }
     for (int64_t i = 0; i < plan->num_lists; ++i) {
-      if (!batch->lists[i].narrow()) continue;
+      if (batch->lists[i].open == nullptr) continue;
       made.push_back(list_rows(plan->lists[i], batch->lists[i], batch->requests, threads));
       predicates.push_back({made.back().get(), plan->lists[i].rules});
     }

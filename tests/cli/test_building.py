@@ -222,7 +222,7 @@ def test_the_sizing_table_adds_up_to_the_bytes_of_a_snapshot(
     columns = [each for rows in rules.sets for each in rows.columns]
     lists = map(lists_in, (*columns, *(rows.columns[0] for rows in properties)))
     in_lists = sum(len(each.values) for each in lists if each is not None)
-    groups = sum(len(rule.group_offsets) - 1 for rule in rules.sets)
+    groups = sum(len(rule.groups.lists.offsets) - 1 for rule in rules.sets)
     expected = {
         "ad": 20 * snapshot.ads.num_ads,
         "ad, for each kind of entity": 4 * snapshot.ads.num_ads * len(kinds),

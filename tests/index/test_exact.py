@@ -324,7 +324,7 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
             "value_ids": np.array([value_id], np.int32),
         }
         strange = replace(users, asked=(users.asked[0], users.asked[1]._replace(**value)))
-        with pytest.raises(NativeError, match="a user's value id is out of range"):
+        with pytest.raises(NativeError, match="a request's value id is out of range"):
             matcher.match(strange, offsets, leaves, scores, 1)
     with pytest.raises(ValueError, match="expected 1 lists of ids, got 2"):
         matcher.match(users, offsets, leaves, scores, 1, exclude_ads=[[], []])

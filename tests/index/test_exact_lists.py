@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from grace.configs.errors import NativeError
 from grace.index.matchers.exact_lists import changed_pairs, exact_lists, postings
 from grace.index.matching.ads import SidToAds
-from grace.index.targeting.rules import Lists, NumberRows, SetRules, TargetingRules, ValueRows
+from grace.index.targeting.rules import (
+    Groups,
+    Lists,
+    NumberRows,
+    SetRules,
+    TargetingRules,
+    ValueRows,
+)
 from support.arrays import assert_same_arrays
 from support.plain_exact_lists import plain_exact_lists
 from support.strategies import examples
@@ -44,10 +51,9 @@ def random_rules(
     of_rules = np.append(np.arange(0, 2 * groups, 2), np.full(num_rules - groups + 1, 2 * groups))
     sets = tuple(
         SetRules(
-            *random_lists(rng, num_rules, n, 7),
-            *random_lists(rng, num_rules, n, 3),
-            of_rules,
-            *random_lists(rng, 2 * groups, n, 2),
+            Lists(*random_lists(rng, num_rules, n, 7)),
+            Lists(*random_lists(rng, num_rules, n, 3)),
+            Groups(of_rules, Lists(*random_lists(rng, 2 * groups, n, 2))),
         )
         for n in num_values
     )
@@ -67,7 +73,7 @@ def test_many_leaves_and_large_ones_are_joined_from_chunks(threads: int) -> None
 
 
 def test_a_value_out_of_range_is_an_error() -> None:
-    rules = ValueRows(np.array([0, 1], np.int64), np.array([3], np.int32))
+    rules = ValueRows(Lists(np.array([0, 1], np.int64), np.array([3], np.int32)))
     assert postings(rules, 4, 1)[0].values.tolist() == [0]
     with pytest.raises(NativeError, match="a value out of range"):
         postings(rules, 3, 1)

@@ -294,7 +294,7 @@ def test_lists_and_users_of_a_wrong_type_or_shape_are_refused(fast: Ops) -> None
         (
             index,
             UserTensors.asking(users.bitmask, *others.sets),
-            r"offsets of queries must be \[ends\] = \[4\], g",
+            r"open of queries must be \[requests\] = \[3\], g",
         ),
     ):
         with pytest.raises(ValueError, match=message):

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from grace.index.forms.bits import AskedBits
+from grace.index.forms.component import OPEN_EXCLUDE, OPEN_INCLUDE
 from grace.index.forms.interval import AskedNumber
 from grace.index.forms.lists import AskedLists
-from grace.index.forms.properties import ASKS_ANY, ASKS_NONE, AskedFilters
+from grace.index.forms.properties import AskedFilters
 from grace.kernels import DecodeIndex, UserTensors
 from grace.kernels.eligibility.bits import BitsPredicate
 from grace.kernels.eligibility.interval import IntervalPredicate
 from grace.kernels.eligibility.lists import HAS_EXCLUDE, HAS_INCLUDE, ListsPredicate
-from grace.kernels.eligibility.properties import HAS_VALUES, IS_BARE, PropertiesPredicate
 from grace.kernels.eligibility.tensors import ExactTensors, PostingTensors, Predicate
 
 _LONG_RANGE = 4096
@@ -67,14 +67,14 @@ def random_exact_index(
         own_ids, odd = columns[:, place], place % 2 == 1
         if place < sets:
             postings = random_postings(rng, own, _VALUES, groups=place % 3 * own // 7)
-            predicates.append(ListsPredicate(own_ids, 1 + place, postings, odd))
+            predicates.append(ListsPredicate(own_ids, 1 + place, postings))
         elif place < sets + intervals:
             predicates.append(
                 IntervalPredicate(own_ids, 1 + place, random_intervals(rng, own), odd)
             )
         else:
             of_ads = random_property(rng, own, _VALUES)
-            predicates.append(PropertiesPredicate(own_ids, 1 + place, of_ads))
+            predicates.append(ListsPredicate(own_ids, 1 + place, of_ads))
     return DecodeIndex(
         vocab_sizes=(max(int(own.max()) for own in counts),) * len(fan_outs),
         first_leaf=starts[-2],
@@ -115,14 +115,12 @@ def random_exact_users(
     properties: int = 0,
 ) -> UserTensors:
     """Every third property is one about which no request asks."""
-    kinds = [*range(8)]
     filters = [
-        random_filters(rng, requests, _VALUES, kinds if place % 3 else [0])
-        for place in range(properties)
+        random_filters(rng, requests, _VALUES, asks=place % 3 != 0) for place in range(properties)
     ]
     asked = (
         AskedBits(random_user_bits(rng, requests, words)),
-        *(random_queries(rng, requests, _VALUES) for _ in range(sets)),
+        *(random_queries(rng, requests, _VALUES, place % 2 == 1) for place in range(sets)),
         *(random_numbers(rng, requests) for _ in range(intervals)),
         *filters,
     )
@@ -177,7 +175,7 @@ def random_property(rng: np.random.Generator, rows: int, values: int) -> Posting
     """Value 0 is in every third row, value 1 in none; some rows have no value."""
     named = rng.random((values, rows)) < 0.3 * rng.random((values, 1)) ** 2
     named[0, ::3], named[1] = True, False
-    kinds = np.where(named.any(axis=0), HAS_VALUES, IS_BARE).astype(np.uint8)
+    kinds = np.where(named.any(axis=0), HAS_INCLUDE, HAS_EXCLUDE).astype(np.uint8)
     none = torch.zeros(0, dtype=torch.int32)
     lists = _lists(named)
     return PostingTensors(*lists, *lists, torch.from_numpy(kinds), none, torch.tensor([rows]).int())
@@ -199,28 +197,31 @@ def random_numbers(rng: np.random.Generator, requests: int) -> AskedNumber[Tenso
 
 
 def random_filters(
-    rng: np.random.Generator, requests: int, values: int, kinds: Sequence[int]
+    rng: np.random.Generator, requests: int, values: int, *, asks: bool
 ) -> AskedFilters[Tensor]:
-    asked = rng.choice(kinds, size=requests).astype(np.uint8)
+    opens = rng.integers(4, size=requests) if asks else np.full(requests, 3)
     named = []
-    for asks in (ASKS_ANY, ASKS_NONE):
-        counts = np.where(asked & asks, rng.integers(4, size=requests), 0)
+    for may_ask in ((opens & OPEN_INCLUDE) == 0, np.full(requests, asks)):
+        counts = np.where(may_ask, rng.integers(4, size=requests), 0)
         ids = [np.sort(rng.choice(values, size=count, replace=False)) for count in counts]
         joined = np.concatenate([np.zeros(0, np.int32), *ids]).astype(np.int32)
         named += [torch.from_numpy(_offsets(counts)), torch.from_numpy(joined)]
-    return AskedFilters(torch.from_numpy(asked), *named)
+    return AskedFilters(torch.from_numpy(opens.astype(np.uint8)), *named)
 
 
-def random_queries(rng: np.random.Generator, requests: int, values: int) -> AskedLists[Tensor]:
+def random_queries(
+    rng: np.random.Generator, requests: int, values: int, missing_passes_exclude: bool
+) -> AskedLists[Tensor]:
     """Every third request has no value, others have values that no rule names, and no other."""
-    known, asked = [], []
+    known, opens = [], []
     for request in range(requests):
         count = 0 if request % 3 == 1 else int(rng.integers(values))
         known.append(np.sort(rng.choice(values, size=count, replace=False)))
-        asked.append(count + (int(rng.integers(3)) if request % 3 else 0))
+        asked = count + (int(rng.integers(3)) if request % 3 else 0)
+        opens.append(OPEN_EXCLUDE if asked or missing_passes_exclude else 0)
     ids = np.concatenate([np.zeros(0, np.int32), *known]).astype(np.int32)
     return AskedLists(
-        torch.from_numpy(_offsets(np.array(asked))),
+        torch.tensor(opens, dtype=torch.uint8),
         torch.from_numpy(_offsets(np.array([len(own) for own in known]))),
         torch.from_numpy(ids),
         torch.zeros(len(ids), dtype=torch.int64),

@@ -26,7 +26,14 @@ from grace.index.matchers.node_matchers import (
 )
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts
-from grace.index.targeting.rules import Lists, NumberRows, SetRules, TargetingRules, ValueRows
+from grace.index.targeting.rules import (
+    Groups,
+    Lists,
+    NumberRows,
+    SetRules,
+    TargetingRules,
+    ValueRows,
+)
 from grace.index.targeting.schema import (
     RESERVED_VALUE,
     Attribute,
@@ -192,7 +199,7 @@ def _rules(schema: TargetingSchema, plain_rules: list[tuple[PlainRule, ...]]) ->
     makers: list[Callable[[list[Any]], Any]] = [lambda ids: NumberRows(_table(ids, schema.words))]
     makers += [_set_rules] * len(schema.sets)
     makers += [lambda rows: NumberRows(np.array(rows, np.float64))] * len(schema.intervals)
-    makers += [lambda rows: ValueRows(*_lists(rows))] * len(schema.properties)
+    makers += [lambda rows: ValueRows(_lists(rows))] * len(schema.properties)
     numbers = {rule: number for number, rule in enumerate(distinct)}
     several = _first_use(rules for rules in plain_rules if len(rules) > 1)
     return TargetingRules(
@@ -211,10 +218,9 @@ def _lists(rows: Sequence[ValueIds]) -> Lists:
 def _set_rules(rules: list[SetRule]) -> SetRules:
     include, exclude, groups = zip(*rules, strict=True)
     return SetRules(
-        *_lists(include),
-        *_lists(exclude),
-        offsets_of(map(len, groups), np.int64),
-        *_lists([*chain(*groups)]),
+        _lists(include),
+        _lists(exclude),
+        Groups(offsets_of(map(len, groups), np.int64), _lists([*chain(*groups)])),
     )
 
 

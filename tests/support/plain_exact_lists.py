@@ -40,12 +40,13 @@ def plain_exact_lists(
 def _plain_postings(rows: SetRules | ValueRows, values: int) -> Postings:
     """A set's groups come after its rules."""
     if isinstance(rows, ValueRows):
-        return (Lists(*_by_value(rows.offsets, rows.values, values)),)
-    ends = [*rows.include_offsets, *(rows.include_offsets[-1] + rows.group_offsets[1:])]
-    included = np.concatenate([rows.include_values, rows.group_values])
+        return (Lists(*_by_value(*rows.values, values)),)
+    grouped = rows.groups.lists
+    ends = [*rows.include.offsets, *(rows.include.offsets[-1] + grouped.offsets[1:])]
+    included = np.concatenate([rows.include.values, grouped.values])
     return (
         Lists(*_by_value(np.array(ends), included, values)),
-        Lists(*_by_value(rows.exclude_offsets, rows.exclude_values, values)),
+        Lists(*_by_value(*rows.exclude, values)),
     )
 
 

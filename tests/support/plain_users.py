@@ -9,11 +9,12 @@ import numpy.typing as npt
 
 from grace.configs.errors import RequestError
 from grace.index.forms.bits import AskedBits
+from grace.index.forms.component import OPEN_EXCLUDE, OPEN_INCLUDE
 from grace.index.forms.interval import AskedNumber
 from grace.index.forms.lists import AskedLists
-from grace.index.forms.properties import ASKS_ANY, ASKS_NONE, BARE_PASSES, AskedFilters
+from grace.index.forms.properties import AskedFilters
 from grace.index.matchers.node_matchers import value_hash
-from grace.index.targeting.schema import RESERVED_VALUE, Attribute, TargetingSchema
+from grace.index.targeting.schema import RESERVED_VALUE, Attribute, TargetingSchema, TargetSet
 from grace.index.users.user_rows import UserEncoder, UserRows
 from grace.index.users.values import InternedValues
 from grace.proto.retrieval_pb2 import Filter, RetrieveRequest, Values
@@ -41,7 +42,7 @@ def plain_rows(encoder: UserEncoder, requests: Sequence[RetrieveRequest], now: i
     asked: list[Any] = [AskedBits(bitmask.reshape(len(requests), schema.words))]
     for each in schema.sets:
         values = [{*request.user.get(each.name, NOTHING).values} for request in requests]
-        asked.append(_queries(schema, next(interned), values))
+        asked.append(_queries(schema, each, next(interned), values))
     for target in schema.ranges:
         numbers = [request.user.get(target.name, NOTHING) for request in requests]
         present = [each.number if each.HasField("number") else nan for each in numbers]
@@ -120,12 +121,15 @@ def _stand_in(attribute: Attribute, request: RetrieveRequest, now: int) -> tuple
 
 
 def _queries(
-    schema: TargetingSchema, interned: InternedValues, users: Sequence[set[str]]
+    schema: TargetingSchema,
+    target_set: TargetSet,
+    interned: InternedValues,
+    users: Sequence[set[str]],
 ) -> AskedLists[npt.NDArray[Any]]:
-    offsets = np.cumsum([0, *map(len, users)], dtype=np.int32)
+    passes = [OPEN_EXCLUDE * bool(each or target_set.missing_passes_exclude) for each in users]
     ends, ids = _ids(interned, users)
     hashes = [value_hash(interned[v], schema.hash_seed) for v in ids.tolist()]
-    return AskedLists(offsets, ends, ids, np.array(hashes, np.uint64))
+    return AskedLists(np.array(passes, np.uint8), ends, ids, np.array(hashes, np.uint64))
 
 
 def _filters(
@@ -133,18 +137,17 @@ def _filters(
 ) -> AskedFilters[npt.NDArray[Any]]:
     some = [each or Filter() for each in filters]
     return AskedFilters(
-        np.array([0 if each is None else _kinds(each) for each in filters], np.uint8),
+        np.array([_open(each) for each in some], np.uint8),
         *_ids(interned, [each.any_of for each in some]),
         *_ids(interned, [each.none_of for each in some]),
     )
 
 
-def _kinds(asked: Filter) -> int:
+def _open(asked: Filter) -> int:
     unknown = {Filter.UNKNOWN_UNSPECIFIED: None, Filter.PASSES: True, Filter.BLOCKED: False}
     raw = RawFilter(frozenset(asked.any_of), frozenset(asked.none_of), unknown[asked.unknown])
-    kinds = BARE_PASSES if filter_passes(raw, frozenset()) else 0
-    kinds |= ASKS_ANY if asked.any_of else 0
-    return kinds | (ASKS_NONE if asked.none_of or not asked.any_of else 0)
+    bare = OPEN_EXCLUDE if filter_passes(raw, frozenset()) else 0
+    return bare if asked.any_of else bare | OPEN_INCLUDE
 
 
 def _ids(

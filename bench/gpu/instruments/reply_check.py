@@ -125,8 +125,8 @@ def _set_passes(
     values: Sequence[str],
 ) -> Bools:
     ids = [interned.ids[value] for value in values if value in interned.ids]
-    included, has_include = _listed(rules.include_offsets, rules.include_values, own, ids)
-    excluded, has_exclude = _listed(rules.exclude_offsets, rules.exclude_values, own, ids)
+    included, has_include = _listed(*rules.include, own, ids)
+    excluded, has_exclude = _listed(*rules.exclude, own, ids)
     passes = (included | ~has_include) & ~excluded
     if not values and not target_set.missing_passes_exclude:
         passes &= ~has_exclude

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from grace.index.forms.bits import AskedBits
+from grace.index.forms.component import OPEN_EXCLUDE, OPEN_INCLUDE
 from grace.index.forms.interval import AskedNumber
-from grace.index.forms.properties import ASKS_NONE, BARE_PASSES, AskedFilters
+from grace.index.forms.properties import AskedFilters
 from grace.kernels import DecodeIndex, UserTensors
 from grace.kernels.eligibility.bits import BitsPredicate
 from grace.kernels.eligibility.interval import IntervalPredicate
-from grace.kernels.eligibility.properties import HAS_VALUES, PropertiesPredicate
+from grace.kernels.eligibility.lists import HAS_INCLUDE, ListsPredicate
 from grace.kernels.eligibility.tensors import ExactTensors, PostingTensors
 
 _HOURS = 168
@@ -50,9 +51,9 @@ def _with_components(exact: ExactTensors, first: int) -> ExactTensors:
         made.append(IntervalPredicate(_ids(rows, num_rules), place, table, False))
     for place, (values, _) in enumerate(_PROPERTIES, first + len(_INTERVALS)):
         lists = torch.arange(values + 1), torch.arange(values, dtype=torch.int32)
-        kinds = torch.full((values,), HAS_VALUES, dtype=torch.uint8)
+        kinds = torch.full((values,), HAS_INCLUDE, dtype=torch.uint8)
         postings = PostingTensors(*lists, *lists, kinds, lists[1][:0], torch.tensor([values]).int())
-        made.append(PropertiesPredicate(_ids(values, num_rules), place, postings))
+        made.append(ListsPredicate(_ids(values, num_rules), place, postings))
     members = 1 + 2 * (torch.rand(len(exact.leaf_rules)) < 0.1)
     ends = torch.cat([members.new_zeros(1), members.cumsum(0)])
     leaf_rules = exact.leaf_rules.repeat_interleave(members)
@@ -81,7 +82,7 @@ def _asking(users: UserTensors) -> UserTensors:
     asked += [AskedNumber(torch.rand(requests, dtype=torch.float64)) for _ in _INTERVALS]
     for values, blocked in _PROPERTIES:
         ids = [torch.randperm(values)[:blocked].sort().values.int() for _ in range(requests)]
-        kinds = torch.full((requests,), ASKS_NONE | BARE_PASSES, dtype=torch.uint8)
+        opens = torch.full((requests,), OPEN_INCLUDE | OPEN_EXCLUDE, dtype=torch.uint8)
         ends = torch.arange(requests + 1, dtype=torch.int32)
-        asked.append(AskedFilters(kinds, 0 * ends, ids[0][:0], blocked * ends, torch.cat(ids)))
+        asked.append(AskedFilters(opens, 0 * ends, ids[0][:0], blocked * ends, torch.cat(ids)))
     return UserTensors(tuple(asked))

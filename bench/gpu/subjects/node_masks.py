@@ -19,6 +19,7 @@ from grace.bench.gpu.subjects.workload import BATCHES, Workload
 from grace.bench.result_file import Row
 from grace.catalogues.paper.population import MAX_LOCATIONS
 from grace.configs.eligibility import MatcherMode
+from grace.index.forms.component import OPEN_EXCLUDE
 from grace.index.forms.lists import AskedLists
 from grace.kernels import REFERENCE, DecodeIndex, UserTensors
 from grace.kernels.eligibility.batch import STEPS, EligibleNodesCall, eligible_nodes_on_gpu
@@ -63,7 +64,8 @@ def _with_values(
     picked = [np.sort(rng.choice(num_values, size=count, replace=False)) for _ in range(requests)]
     offsets = torch.arange(requests + 1, dtype=torch.int32, device=device) * count
     values = torch.from_numpy(np.concatenate(picked).astype(np.int32)).to(device)
-    queries = AskedLists(offsets, offsets, values, torch.zeros_like(values, dtype=torch.int64))
+    opens = torch.full((requests,), OPEN_EXCLUDE, dtype=torch.uint8, device=device)
+    queries = AskedLists(opens, offsets, values, torch.zeros_like(values, dtype=torch.int64))
     return UserTensors.asking(users.bitmask, queries)
 
 

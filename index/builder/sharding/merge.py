@@ -124,6 +124,6 @@ def _by_ids_of(
         if part.has_values:
             values, own = next(of_parts)
             ids = np.array([values.ids[value] for value in own], np.int32)
-            part = type(part).of([_with_ids(column, ids) for column in part.columns])
+            part = type(part)(*(_with_ids(column, ids) for column in part.columns))
         parts.append(part)
     return replace(rules, parts=tuple(parts))

@@ -25,7 +25,14 @@ void require_offsets(const Offset* offsets, int64_t count, const char* text) {
   for (int64_t i = 0; i < count; ++i) require(offsets[i] <= offsets[i + 1], text);
 }
 
-// What a batch asks of a component is a struct of the form, one for all requests.
+// The first array.
+template <typename T>
+T* array_of(const void* asked) {
+  return *static_cast<T* const*>(asked);
+}
+
+// What a batch asks of a component is the addresses of a form's arrays for all requests, and then
+// their lengths.
 class Component {
  public:
   virtual ~Component() = default;

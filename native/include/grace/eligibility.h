@@ -50,7 +50,6 @@ struct ListTable {
   const int32_t* grouped;        // row grouped[i] also needs the rows group_offsets[i] ..
   const int32_t* group_offsets;  // [num_grouped + 1]
   int64_t num_grouped;
-  int64_t missing_passes_exclude;
   int64_t num_values;
 };
 
@@ -93,33 +92,12 @@ struct NamedValues {
   int64_t size;
 };
 
-// Of a set `offsets`, of a property `kinds`. Without either, all rows pass all requests.
+// `open` is null if all rows pass all requests.
 struct ListQueries {
-  const int32_t* offsets;  // [requests + 1]: whether a request has any value
-  const uint8_t* kinds;    // [requests]: kAsksAny | kAsksNone | kBarePasses; 0: no filter
+  const uint8_t* open;  // [requests]: the kinds of rows that pass before any list is walked
   NamedValues included;
   NamedValues excluded;
-
-  bool narrow() const { return offsets != nullptr || kinds != nullptr; }
 };
-
-constexpr uint8_t kAsksAny = 1, kBarePasses = 4;  // as in index/forms/properties.py
-
-// Whether a request passes a row before any posting list is walked.
-struct Start {
-  bool with_include;
-  bool with_exclude;  // and no include list
-};
-
-GRACE_HOST_DEVICE Start start_of(const ListQueries& queries, bool missing_passes_exclude,
-                                 int64_t request) {
-  if (queries.kinds == nullptr) {
-    const int32_t* offsets = queries.offsets + request;
-    return {false, missing_passes_exclude || offsets[1] > offsets[0]};
-  }
-  const uint8_t kind = queries.kinds[request];
-  return {(kind & kAsksAny) == 0, kind == 0 || (kind & kBarePasses) != 0};
-}
 
 // The mask of the requests whose number is within a row. NaN, no number, is within an open row.
 GRACE_HOST_DEVICE uint32_t users_within(const Interval& row, const double* numbers, int64_t count,

@@ -1,7 +1,6 @@
 // How a form of component reads what requests ask: from the entries of maps to rows of arrays.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -33,7 +32,7 @@ class UserForm {
  public:
   virtual ~UserForm() = default;
 
-  // Writes row `row` of a struct of the form, after all rows before it. It may be written again.
+  // Writes row `row` of a form's arrays, after all rows before it. It may be written again.
   // There is an entry for each name, kNoEntry where the request has none. Throws wire::Fault.
   virtual void read(const wire::Entry* const* entries, const Moment& moment, int64_t row,
                     const void* rows) const = 0;
@@ -61,12 +60,6 @@ void take_values(const wire::Entry& entry, Take&& take) {
     throw entry.fault(wire::Wrong::kTakesValues, wire::Field::kUserNumber, 0);
   }
   take_texts(entry, wire::Field::kUserValues, take);
-}
-
-template <typename T>
-void keep_distinct(std::vector<T>& values) {
-  std::sort(values.begin(), values.end());
-  values.erase(std::unique(values.begin(), values.end()), values.end());
 }
 
 }  // namespace grace::users

@@ -13,9 +13,14 @@
 #include "grace/rule_form.h"
 #include "grace/user_form.h"
 
-namespace grace::exact {
+namespace grace::bits {
 
 namespace {
+
+using namespace exact;
+using namespace rules;
+using namespace users;
+using wire::Entry;
 
 class Bits : public Component {
  public:
@@ -24,7 +29,7 @@ class Bits : public Component {
   // `asked` are the users' rows, uint64 [requests, words].
   void test(const void* asked, int64_t request, const std::vector<uint64_t>&, const int32_t* rows,
             int32_t count, bool* passes) const override {
-    const uint64_t* user = static_cast<const uint64_t*>(asked) + request * words_;
+    const uint64_t* user = array_of<uint64_t>(asked) + request * words_;
     for (int32_t i = 0; i < count; ++i) {
       prefetch(row(rows[i]));
       prefetch(row(rows[i]) + words_ - 1);
@@ -38,23 +43,6 @@ class Bits : public Component {
   int32_t words_;
   const uint64_t* table_;
 };
-
-}  // namespace
-
-// table uint64 [rows, words]; it must outlive the handle.
-GRACE_API int32_t grace_exact_add_bits(uint64_t handle, const int32_t* ids, int64_t stride,
-                                       int32_t words, const uint64_t* table) {
-  return guarded(
-      [&] { add_component(handle, {ids, stride, std::make_unique<Bits>(words, table)}); });
-}
-
-}  // namespace grace::exact
-
-namespace grace::users {
-
-namespace {
-
-using wire::Entry;
 
 // In the order of index.targeting.schema.CLOCKS.
 enum Clock : int64_t { kNoClock, kHourOfDay, kDayOfWeek, kHourOfWeek };
@@ -89,7 +77,7 @@ class UserBits : public UserForm {
   // `rows` is uint64 [size, words].
   void read(const Entry* const* entries, const Moment& moment, int64_t row,
             const void* rows) const override {
-    uint64_t* bits = static_cast<uint64_t*>(const_cast<void*>(rows)) + row * words_;
+    uint64_t* bits = array_of<uint64_t>(rows) + row * words_;
     std::fill_n(bits, words_, 0);
     for (size_t i = 0; i < attributes_.size(); ++i) {
       set_bits(attributes_[i], *entries[i], moment, bits);
@@ -114,44 +102,6 @@ class UserBits : public UserForm {
   int64_t words_;
   std::vector<Attribute> attributes_;
 };
-
-}  // namespace
-
-// A row has `words` words. Attribute a is names[a], and has values[a] of the texts, one attribute
-// after another: they have bits from firsts[a] on, and any other value the bit after them. An
-// attribute with a clock, clocks[a], has a value for each that it shows.
-GRACE_API int32_t grace_users_add_bits(uint64_t handle, int64_t words, int64_t attributes,
-                                       const char* const* names, const int64_t* values,
-                                       const int64_t* firsts, const int64_t* missing,
-                                       const int64_t* clocks, const int64_t* offsets,
-                                       const uint8_t* utf8) {
-  return guarded([&] {
-    require(words > 0, "users_add_bits: a row without words");
-    const auto inside = [&](int64_t bit) { return bit >= 0 && bit < 64 * words; };
-    Texts texts{0, offsets, reinterpret_cast<const char*>(utf8)};
-    std::vector<Attribute> made;
-    constexpr int64_t kShown[] = {0, 24, 7, 168};  // how many values each clock has
-    for (int64_t a = 0; a < attributes; ++a) {
-      require(clocks[a] >= kNoClock && clocks[a] <= kHourOfWeek && values[a] >= kShown[clocks[a]],
-              "users_add_bits: no such clock, or one without all its values");
-      Attribute attribute{{}, firsts[a], firsts[a] + values[a], missing[a], clocks[a]};
-      require(inside(firsts[a]) && inside(attribute.other) && inside(attribute.missing),
-              "users_add_bits: a bit is not within the row");
-      for (int64_t i = 0; i < values[a]; ++i) {
-        attribute.bit_of.emplace(std::string(texts[texts.count++]), firsts[a] + i);
-      }
-      made.push_back(std::move(attribute));
-    }
-    add_component(handle, {names, names + attributes},
-                  std::make_unique<UserBits>(words, std::move(made)));
-  });
-}
-
-}  // namespace grace::users
-
-namespace grace::rules {
-
-namespace {
 
 struct AttributeBits {
   int32_t first_bit;
@@ -226,6 +176,43 @@ class RuleBits : public RuleForm {
 
 }  // namespace
 
+// table uint64 [rows, words]; it must outlive the handle.
+GRACE_API int32_t grace_exact_add_bits(uint64_t handle, const int32_t* ids, int64_t stride,
+                                       int32_t words, const uint64_t* table) {
+  return guarded(
+      [&] { add_component(handle, {ids, stride, std::make_unique<Bits>(words, table)}); });
+}
+
+// A row has `words` words. Attribute a is names[a], and has values[a] of the texts, one attribute
+// after another: they have bits from firsts[a] on, and any other value the bit after them. An
+// attribute with a clock, clocks[a], has a value for each that it shows.
+GRACE_API int32_t grace_users_add_bits(uint64_t handle, int64_t words, int64_t attributes,
+                                       const char* const* names, const int64_t* values,
+                                       const int64_t* firsts, const int64_t* missing,
+                                       const int64_t* clocks, const int64_t* offsets,
+                                       const uint8_t* utf8) {
+  return guarded([&] {
+    require(words > 0, "users_add_bits: a row without words");
+    const auto inside = [&](int64_t bit) { return bit >= 0 && bit < 64 * words; };
+    Texts texts{0, offsets, reinterpret_cast<const char*>(utf8)};
+    std::vector<Attribute> made;
+    constexpr int64_t kShown[] = {0, 24, 7, 168};  // how many values each clock has
+    for (int64_t a = 0; a < attributes; ++a) {
+      require(clocks[a] >= kNoClock && clocks[a] <= kHourOfWeek && values[a] >= kShown[clocks[a]],
+              "users_add_bits: no such clock, or one without all its values");
+      Attribute attribute{{}, firsts[a], firsts[a] + values[a], missing[a], clocks[a]};
+      require(inside(firsts[a]) && inside(attribute.other) && inside(attribute.missing),
+              "users_add_bits: a bit is not within the row");
+      for (int64_t i = 0; i < values[a]; ++i) {
+        attribute.bit_of.emplace(std::string(texts[texts.count++]), firsts[a] + i);
+      }
+      made.push_back(std::move(attribute));
+    }
+    add_component(handle, {names, names + attributes},
+                  std::make_unique<UserBits>(words, std::move(made)));
+  });
+}
+
 // attributes int32 [n, 3], as AttributeBits. A row has `words` words of 64 bits.
 GRACE_API int32_t grace_rules_add_bits(void* table, int32_t words, const int32_t* attributes,
                                        int32_t n) {
@@ -238,4 +225,4 @@ GRACE_API int32_t grace_rules_add_bits(void* table, int32_t words, const int32_t
   });
 }
 
-}  // namespace grace::rules
+}  // namespace grace::bits

@@ -11,19 +11,18 @@
 #include "grace/rule_form.h"
 #include "grace/user_form.h"
 
-namespace grace {
+namespace grace::interval {
 
 namespace {
+
+using namespace exact;
+using namespace rules;
+using namespace users;
+using wire::Entry;
+using wire::Field;
+using wire::Wrong;
 
 constexpr double kOpen = std::numeric_limits<double>::infinity();
-
-}  // namespace
-
-}  // namespace grace
-
-namespace grace::exact {
-
-namespace {
 
 class Interval : public Component {
  public:
@@ -33,7 +32,7 @@ class Interval : public Component {
   // `asked` are the numbers, float64 [requests], NaN where there is none.
   void test(const void* asked, int64_t request, const std::vector<uint64_t>&, const int32_t* rows,
             int32_t count, bool* passes) const override {
-    const double number = static_cast<const double*>(asked)[request];
+    const double number = array_of<double>(asked)[request];
     const bool missing = std::isnan(number);
     for (int32_t i = 0; i < count; ++i) prefetch(table_ + 2 * int64_t{rows[i]});
     for (int32_t i = 0; i < count; ++i) {
@@ -48,31 +47,6 @@ class Interval : public Component {
   bool missing_passes_;
 };
 
-}  // namespace
-
-// table float64 [rows, 2]; it must outlive the handle.
-GRACE_API int32_t grace_exact_add_interval(uint64_t handle, const int32_t* ids, int64_t stride,
-                                           const double* table, int32_t missing_passes) {
-  return guarded([&] {
-    add_component(handle, {ids, stride, std::make_unique<Interval>(table, missing_passes != 0)});
-  });
-}
-
-}  // namespace grace::exact
-
-namespace grace::users {
-
-namespace {
-
-using wire::Entry;
-using wire::Field;
-using wire::Wrong;
-
-// Both write float64 [size].
-double& cell(const void* rows, int64_t row) {
-  return static_cast<double*>(const_cast<void*>(rows))[row];
-}
-
 class UserNumber : public UserForm {
  public:
   void read(const Entry* const* entries, const Moment&, int64_t row,
@@ -85,7 +59,7 @@ class UserNumber : public UserForm {
     if (present && !std::isfinite(entry.real)) {
       throw entry.fault(Wrong::kNotFinite, Field::kUserNumber, wire::code_of(entry.real));
     }
-    cell(rows, row) = present ? entry.real : std::numeric_limits<double>::quiet_NaN();
+    array_of<double>(rows)[row] = present ? entry.real : std::numeric_limits<double>::quiet_NaN();
   }
 };
 
@@ -93,24 +67,9 @@ class Time : public UserForm {
  public:
   void read(const Entry* const*, const Moment& moment, int64_t row,
             const void* rows) const override {
-    cell(rows, row) = static_cast<double>(moment.at);
+    array_of<double>(rows)[row] = static_cast<double>(moment.at);
   }
 };
-
-}  // namespace
-
-GRACE_API int32_t grace_users_add_interval(uint64_t handle, const char* name, int32_t is_flight) {
-  return guarded([&] {
-    if (is_flight != 0) return add_component(handle, {}, std::make_unique<Time>());
-    add_component(handle, {name}, std::make_unique<UserNumber>());
-  });
-}
-
-}  // namespace grace::users
-
-namespace grace::rules {
-
-namespace {
 
 // A row has both ends, two words each. With `missing_passes`, the ends of index/targeting/leaves.py
 // that no number is between are a row that only users without a number pass.
@@ -144,9 +103,24 @@ class RuleInterval : public RuleForm {
 
 }  // namespace
 
+// table float64 [rows, 2]; it must outlive the handle.
+GRACE_API int32_t grace_exact_add_interval(uint64_t handle, const int32_t* ids, int64_t stride,
+                                           const double* table, int32_t missing_passes) {
+  return guarded([&] {
+    add_component(handle, {ids, stride, std::make_unique<Interval>(table, missing_passes != 0)});
+  });
+}
+
+GRACE_API int32_t grace_users_add_interval(uint64_t handle, const char* name, int32_t is_flight) {
+  return guarded([&] {
+    if (is_flight != 0) return add_component(handle, {}, std::make_unique<Time>());
+    add_component(handle, {name}, std::make_unique<UserNumber>());
+  });
+}
+
 GRACE_API int32_t grace_rules_add_interval(void* table, int32_t missing_passes) {
   return guarded(
       [&] { add_component(table, std::make_unique<RuleInterval>(missing_passes != 0)); });
 }
 
-}  // namespace grace::rules
+}  // namespace grace::interval

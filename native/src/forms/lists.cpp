@@ -4,25 +4,31 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <unordered_map>
 
-#include "grace/abi.h"
-#include "grace/component.h"
-#include "grace/distinct.h"
+#include "grace/named_ids.h"
 #include "grace/rule_form.h"
-#include "grace/user_form.h"
 
-namespace grace::exact {
+namespace grace::lists {
 
 namespace {
 
-// Request b has values, known or not, if offsets[b] < offsets[b + 1], and the ids of the known ones
-// are ids[id_offsets[b] .. id_offsets[b + 1]].
+using namespace exact;
+using namespace rules;
+using namespace users;
+using wire::Entry;
+
+// index/forms/lists.py describes the arrays.
 struct AskedLists {
-  const int32_t* offsets;
-  const int32_t* id_offsets;
-  const int32_t* ids;
+  uint8_t* open;
+  int32_t* offsets;
+  int32_t* ids;
+  uint64_t* hashes;
+  int64_t lengths[4];
+
+  NamedIds known() const { return {offsets, ids, lengths[2]}; }
 };
+
+const AskedLists& lists_of(const void* asked) { return *static_cast<const AskedLists*>(asked); }
 
 // Row r is values[offsets[r] .. offsets[r + 1]], ascending. An empty range is no list.
 struct Table {
@@ -30,59 +36,45 @@ struct Table {
   const int32_t* values;
 };
 
-struct List {
-  const int32_t* begin;
-  const int32_t* end;
+bool has_any(const Ids& ids, const std::vector<uint64_t>& marks) {
+  return std::any_of(ids.begin(), ids.end(),
+                     [&](int32_t value) { return ((marks[value >> 6] >> (value & 63)) & 1) != 0; });
+}
 
-  bool empty() const { return begin == end; }
-
-  bool has_any(const std::vector<uint64_t>& marks) const {
-    return std::any_of(
-        begin, end, [&](int32_t value) { return ((marks[value >> 6] >> (value & 63)) & 1) != 0; });
+void prefetch_all(const Ids& ids) {
+  constexpr int64_t line = kLineBytes / sizeof(int32_t);
+  for (const int32_t* at = ids.first; at < ids.last; at += std::min<int64_t>(line, ids.last - at)) {
+    prefetch(at);
   }
-
-  void prefetch_all() const {
-    constexpr int64_t line = kLineBytes / sizeof(int32_t);
-    for (const int32_t* at = begin; at < end; at += std::min<int64_t>(line, end - at)) prefetch(at);
-  }
-};
-
-const AskedLists& lists_of(const void* asked) { return *static_cast<const AskedLists*>(asked); }
+}
 
 class Lists : public Component {
  public:
   // The groups of row r are groups[r] .. groups[r + 1] of the table `grouped`.
   Lists(int64_t rows, int64_t values, Table include, Table exclude, const int64_t* groups,
-        Table grouped, bool missing_passes_exclude)
+        Table grouped)
       : values_(values),
         include_(include),
         exclude_(exclude),
         groups_(groups),
         grouped_(grouped),
         excludes_(exclude.offsets[rows] != 0),
-        has_groups_(groups[rows] != 0),
-        missing_passes_exclude_(missing_passes_exclude) {}
+        has_groups_(groups[rows] != 0) {}
 
   void require_valid(const void* asked, int64_t requests) const override {
-    const auto& [offsets, id_offsets, ids] = lists_of(asked);
-    require_offsets(id_offsets, requests, "exact_match: offsets of value ids descend");
-    require(std::all_of(ids + id_offsets[0], ids + id_offsets[requests],
-                        [&](int32_t id) { return id >= 0 && id < values_; }),
-            "exact_match: a user's value id is out of range");
+    lists_of(asked).known().require_valid(requests, values_);
   }
 
   // Marks are a bit per value id.
   void mark(const void* asked, int64_t request, std::vector<uint64_t>& marks) const override {
     marks.resize((values_ + 63) / 64);
-    const List ids = ids_of(asked, request);
-    for (const int32_t* id = ids.begin; id < ids.end; ++id) {
-      marks[*id >> 6] |= uint64_t{1} << (*id & 63);
+    for (const int32_t id : lists_of(asked).known().of(request)) {
+      marks[id >> 6] |= uint64_t{1} << (id & 63);
     }
   }
 
   void unmark(const void* asked, int64_t request, std::vector<uint64_t>& marks) const override {
-    const List ids = ids_of(asked, request);
-    for (const int32_t* id = ids.begin; id < ids.end; ++id) marks[*id >> 6] = 0;
+    for (const int32_t id : lists_of(asked).known().of(request)) marks[id >> 6] = 0;
   }
 
   void test(const void* asked, int64_t request, const std::vector<uint64_t>& marks,
@@ -91,19 +83,19 @@ class Lists : public Component {
       prefetch(include_.offsets + rows[i]);
       if (excludes_) prefetch(exclude_.offsets + rows[i]);
     }
-    List include[kBlock], exclude[kBlock];
+    Ids include[kBlock], exclude[kBlock];
     for (int32_t i = 0; i < count; ++i) {
-      include[i] = list(include_, rows[i]);
-      exclude[i] = excludes_ ? list(exclude_, rows[i]) : List{};
-      include[i].prefetch_all();
-      exclude[i].prefetch_all();
+      include[i] = ids_of(include_, rows[i]);
+      exclude[i] = excludes_ ? ids_of(exclude_, rows[i]) : Ids{};
+      prefetch_all(include[i]);
+      prefetch_all(exclude[i]);
     }
-    const int32_t* offsets = lists_of(asked).offsets + request;
-    const bool present = offsets[1] > offsets[0], known = !ids_of(asked, request).empty();
+    const AskedLists& lists = lists_of(asked);
+    const bool open = (lists.open[request] & kOpenExclude) != 0;
+    const bool known = !lists.known().of(request).empty();
     for (int32_t i = 0; i < count; ++i) {
-      passes[i] = (include[i].empty() || (known && include[i].has_any(marks))) &&
-                  (exclude[i].empty() ||
-                   (present ? !known || !exclude[i].has_any(marks) : missing_passes_exclude_)) &&
+      passes[i] = (include[i].empty() || (known && has_any(include[i], marks))) &&
+                  (exclude[i].empty() || (open && !(known && has_any(exclude[i], marks)))) &&
                   (!has_groups_ || has_each_group(rows[i], marks));
     }
   }
@@ -111,18 +103,13 @@ class Lists : public Component {
  private:
   bool has_each_group(int32_t row, const std::vector<uint64_t>& marks) const {
     for (int64_t group = groups_[row]; group < groups_[row + 1]; ++group) {
-      if (!list(grouped_, group).has_any(marks)) return false;
+      if (!has_any(ids_of(grouped_, group), marks)) return false;
     }
     return true;
   }
 
-  static List list(const Table& table, int64_t row) {
+  static Ids ids_of(const Table& table, int64_t row) {
     return {table.values + table.offsets[row], table.values + table.offsets[row + 1]};
-  }
-
-  static List ids_of(const void* asked, int64_t request) {
-    const auto& [offsets, id_offsets, ids] = lists_of(asked);
-    return {ids + id_offsets[request], ids + id_offsets[request + 1]};
   }
 
   int64_t values_;
@@ -132,110 +119,46 @@ class Lists : public Component {
   Table grouped_;
   bool excludes_;
   bool has_groups_;
-  bool missing_passes_exclude_;
-};
-
-}  // namespace
-
-// The arrays must outlive the handle.
-GRACE_API int32_t grace_exact_add_lists(
-    uint64_t handle, const int32_t* ids, int64_t stride, int64_t rows, int64_t values,
-    const int64_t* include_offsets, const int32_t* include_values, const int64_t* exclude_offsets,
-    const int32_t* exclude_values, const int64_t* groups, const int64_t* group_offsets,
-    const int32_t* group_values, int32_t missing_passes_exclude) {
-  return guarded([&] {
-    const Table include{include_offsets, include_values}, exclude{exclude_offsets, exclude_values};
-    const Table grouped{group_offsets, group_values};
-    add_component(handle, {ids, stride,
-                           std::make_unique<Lists>(rows, values, include, exclude, groups, grouped,
-                                                   missing_passes_exclude != 0)});
-  });
-}
-
-}  // namespace grace::exact
-
-namespace grace::users {
-
-namespace {
-
-using wire::Entry;
-using wire::Field;
-using wire::Wrong;
-
-// Row b has values from offsets[b] on, and known ones from id_offsets[b] on; all rows together
-// have at most `room` known ones. index/forms/lists.py describes the arrays.
-struct AskedRows {
-  int32_t* offsets;
-  int32_t* id_offsets;
-  int32_t* ids;
-  uint64_t* hashes;
-  int64_t room;
 };
 
 class UserLists : public UserForm {
  public:
-  UserLists(Texts values, const uint64_t* hashes, int64_t most_values)
-      : hashes_(hashes, hashes + values.count), most_values_(most_values) {
-    id_of_.reserve(values.count);
-    for (int64_t id = 0; id < values.count; ++id) id_of_[values[id]] = static_cast<int32_t>(id);
-  }
+  UserLists(const Texts& values, const uint64_t* hashes, int64_t most_values,
+            bool missing_passes_exclude)
+      : ids_(values),
+        hashes_(hashes, hashes + values.count),
+        most_values_(most_values),
+        missing_passes_exclude_(missing_passes_exclude) {}
 
   void read(const Entry* const* entries, const Moment&, int64_t row,
             const void* rows) const override {
-    const AskedRows& out = *static_cast<const AskedRows*>(rows);
-    thread_local std::vector<int32_t> ids;
+    thread_local std::vector<int32_t> known;
     thread_local std::vector<std::string_view> unknown;
-    ids.clear();
+    known.clear();
     unknown.clear();
     take_values(*entries[0], [&](std::string_view value) {
-      const auto known = id_of_.find(value);
-      if (known == id_of_.end()) {
-        unknown.push_back(value);
-      } else {
-        ids.push_back(known->second);
-      }
+      if (!ids_.add(value, known)) unknown.push_back(value);
     });
-    keep_distinct(ids);
+    keep_distinct(known);
     keep_distinct(unknown);
-    const auto known = static_cast<int64_t>(ids.size());
-    const auto count = known + static_cast<int64_t>(unknown.size());
+    const auto count = static_cast<int64_t>(known.size() + unknown.size());
     if (count > most_values_) {
-      throw entries[0]->fault(Wrong::kDistinctValues, Field::kUserValues, count, most_values_);
+      throw entries[0]->fault(wire::Wrong::kDistinctValues, wire::Field::kUserValues, count,
+                              most_values_);
     }
-    if (row == 0) out.offsets[0] = out.id_offsets[0] = 0;
-    const int32_t first = out.id_offsets[row];
-    require(known <= out.room - first, "users_read: no room for the values of a set");
-    std::copy(ids.begin(), ids.end(), out.ids + first);
-    std::transform(ids.begin(), ids.end(), out.hashes + first,
+    const AskedLists& out = lists_of(rows);
+    out.open[row] = count > 0 || missing_passes_exclude_ ? kOpenExclude : 0;
+    out.known().write(row, known);
+    std::transform(known.begin(), known.end(), out.hashes + out.offsets[row],
                    [&](int32_t id) { return hashes_[id]; });
-    out.offsets[row + 1] = out.offsets[row] + static_cast<int32_t>(count);
-    out.id_offsets[row + 1] = first + static_cast<int32_t>(known);
   }
 
  private:
-  std::unordered_map<std::string_view, int32_t> id_of_;
+  ValueIds ids_;
   std::vector<uint64_t> hashes_;
   int64_t most_values_;
+  bool missing_passes_exclude_;
 };
-
-}  // namespace
-
-// hashes uint64 [values]: the Bloom queries of the values, whose texts must outlive the handle.
-GRACE_API int32_t grace_users_add_lists(uint64_t handle, const char* name, int64_t values,
-                                        const int64_t* offsets, const uint8_t* utf8,
-                                        const uint64_t* hashes, int64_t most_values) {
-  return guarded([&] {
-    require(most_values >= 0 && values <= INT32_MAX, "users_add_lists: no such set");
-    const Texts texts{values, offsets, reinterpret_cast<const char*>(utf8)};
-    add_component(handle, {name}, std::make_unique<UserLists>(texts, hashes, most_values));
-  });
-}
-
-}  // namespace grace::users
-
-namespace grace::rules {
-
-namespace {
 
 // A row is how many values the rule includes, excludes, and how many groups it has; those values,
 // each list ascending; and of each group its size and values, the groups in ascending order. The
@@ -290,8 +213,39 @@ class RuleLists : public RuleForm {
 
 }  // namespace
 
+// The arrays must outlive the handle.
+GRACE_API int32_t grace_exact_add_lists(uint64_t handle, const int32_t* ids, int64_t stride,
+                                        int64_t rows, int64_t values,
+                                        const int64_t* include_offsets,
+                                        const int32_t* include_values,
+                                        const int64_t* exclude_offsets,
+                                        const int32_t* exclude_values, const int64_t* groups,
+                                        const int64_t* group_offsets, const int32_t* group_values) {
+  return guarded([&] {
+    const Table include{include_offsets, include_values}, exclude{exclude_offsets, exclude_values};
+    const Table grouped{group_offsets, group_values};
+    add_component(
+        handle,
+        {ids, stride, std::make_unique<Lists>(rows, values, include, exclude, groups, grouped)});
+  });
+}
+
+// hashes uint64 [values]: the Bloom queries of the values, whose texts must outlive the handle.
+GRACE_API int32_t grace_users_add_lists(uint64_t handle, const char* name, int64_t values,
+                                        const int64_t* offsets, const uint8_t* utf8,
+                                        const uint64_t* hashes, int64_t most_values,
+                                        int32_t missing_passes_exclude) {
+  return guarded([&] {
+    require(most_values >= 0, "users_add_lists: no such set");
+    const Texts texts{values, offsets, reinterpret_cast<const char*>(utf8)};
+    add_component(
+        handle, {name},
+        std::make_unique<UserLists>(texts, hashes, most_values, missing_passes_exclude != 0));
+  });
+}
+
 GRACE_API int32_t grace_rules_add_lists(void* table) {
   return guarded([&] { add_component(table, std::make_unique<RuleLists>()); });
 }
 
-}  // namespace grace::rules
+}  // namespace grace::lists
