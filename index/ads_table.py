@@ -116,8 +116,7 @@ def _ruled(rows: Rows, schema: TargetingSchema) -> RuledRows:
     refused = np.where(rows.refused(), REFUSED, 0).astype(np.int32)
     with closing(RuleTable(schema, 1)) as table:
         rule_of, _ = table.add(columns, refused)
-        rules = table.take()
-        rule_of = table.numbered(rules, rule_of)
+        rules, rule_of = table.take(rule_of)
     kept = rule_of != REFUSED
     rule_of[kept], rules, set_values = only_used(rules, reader.values(), rule_of[kept])
     return RuledRows(schema, rules, set_values, rule_of)
