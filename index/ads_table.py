@@ -90,7 +90,6 @@ class AdsTable:
                 yield ad_of[item_id], KnownAd(item_id, str(titles[row] or ""), reasons)
 
     def _keys(self, rows: Rows) -> pa.Array:
-        """Return the ads' ids as texts."""
         is_mapped = "ad" in self.ids.mapped
         ids = rows.given("ad_id") if is_mapped else pa.array(rows.ids("ad_id", strict=False))
         return ids.cast(pa.string())
@@ -112,14 +111,12 @@ class RuledRows(NamedTuple):
 
 
 def _ruled(rows: Rows, schema: TargetingSchema) -> RuledRows:
-    """Encode the rules of rows as a build does."""
     reader = RuleReader.of(schema)
     columns = reader.read(rows)
     refused = np.where(rows.refused(), REFUSED, 0).astype(np.int32)
     with closing(RuleTable(schema, 1)) as table:
         rule_of, _ = table.add(columns, refused)
-        rules = table.take()
-        rule_of = table.numbered(rules, rule_of)
+        rules, rule_of = table.take(rule_of)
     kept = rule_of != REFUSED
     rule_of[kept], rules, set_values = only_used(rules, reader.values(), rule_of[kept])
     return RuledRows(schema, rules, set_values, rule_of)

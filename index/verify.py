@@ -93,8 +93,7 @@ def _collected(snapshot: Snapshot, threads: int) -> CollectedAds:
     schema = snapshot.schema
     with closing(RuleTable(schema, threads)) as table:
         rule_of, faults = table.add_again(snapshot.rules)
-        encoded = table.take()
-        rule_of = table.numbered(encoded, rule_of)
+        encoded, rule_of = table.take(rule_of)
     for row in np.flatnonzero(faults[:, 0])[:1].tolist():
         fault, column = faults[row].tolist()
         words = f"no build keeps rule {row}: {schema.rule_columns[column]}: {FAULTS[fault]}"

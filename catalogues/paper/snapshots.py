@@ -74,4 +74,4 @@ def rule_table(
             padded = [(own, *[None] * (len(names) - 1)) for own, names in of_names]
             table.add_rows([*chain.from_iterable(padded)], rules)
             rule_of_key[run] = rules
-        return table.take(), rule_of_key
+        return table.take(rule_of_key)

@@ -89,8 +89,7 @@ class Collector:
                     self._add(batch, reader, table)
                     size = columns.put(size, batch.columns)
                     batch = next(batches, None)
-                rules = table.take()
-            columns.rule_of[:size] = table.numbered(rules, columns.rule_of[:size])
+                rules, columns.rule_of[:size] = table.take(columns.rule_of[:size])
             # Decoding is a batch ahead and may add values meanwhile: those of this run are there.
             ads = CollectedAds(columns.where(slice(size)), rules, reader.rules.values())
             refused = ads.columns.rule_of == REFUSED

@@ -112,7 +112,6 @@ class RuleColumns:
     clause_of: Int64 | None = None
 
     def ad_of(self, ads: int) -> Int64:
-        """Return the ad of each row."""
         every = np.arange(ads)
         return every if self.offsets is None else np.repeat(every, np.diff(self.offsets))
 
@@ -141,7 +140,6 @@ class RuleReader:
 
     @property
     def code_of(self) -> dict[str, Codes | None]:
-        """The codes of each column."""
         of_names = zip(self.schema.columns.values(), self.codes, strict=True)
         return {column: codes for columns, codes in of_names for column in columns}
 

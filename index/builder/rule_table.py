@@ -73,7 +73,7 @@ class RuleTable:
     def add(
         self, rules: RuleColumns, rule_of: npt.NDArray[np.int32]
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Return a rule for each ad, or a number that `numbered` takes, and faults as `add_rows`.
+        """Return a rule for each ad, or a number that `take` replaces, and faults as `add_rows`.
 
         rule_of  int32 [ads]: REFUSED for those to pass over. An ad is, if one of its clauses is
         """
@@ -126,21 +126,20 @@ class RuleTable:
         joined = self.join(offsets, rule_of[members])
         return np.append(rule_of, joined), np.concatenate(faults)
 
-    def take(self) -> TargetingRules:
-        """Return all rules; rules, their parts and values are numbered in order of arrival."""
+    def take(self, rule_of: npt.NDArray[np.int32]) -> tuple[TargetingRules, npt.NDArray[np.int32]]:
+        """Return all rules, and the numbers that these rules of ads now have.
+
+        Rules, their parts and values are numbered in order of arrival.
+        """
         sizes = np.zeros(3 + 2 * len(self._components), np.int64)
         _sizes(self._handle, sizes)
         parts = np.empty((sizes[0], len(self._components)), np.int32)
         alternatives = Lists(np.empty(sizes[1] + 1, np.int64), np.empty(sizes[2], np.int32))
         _take(self._handle, parts, *alternatives)
         rows = map(self._rows, range(len(self._components)), sizes[3::2], sizes[4::2])
-        return TargetingRules(parts, tuple(rows), alternatives)
-
-    @staticmethod
-    def numbered(rules: TargetingRules, rule_of: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Return rules of ads with the numbers that alternatives have after `take`."""
-        alternative = rules.num_rules + (_FIRST_ALTERNATIVE - rule_of)
-        return np.where(rule_of <= _FIRST_ALTERNATIVE, alternative, rule_of).astype(np.int32)
+        alternative = len(parts) + (_FIRST_ALTERNATIVE - rule_of)
+        numbers = np.where(rule_of <= _FIRST_ALTERNATIVE, alternative, rule_of).astype(np.int32)
+        return TargetingRules(parts, tuple(rows), alternatives), numbers
 
     def _rows(self, number: int, rows: int, num_words: int) -> Any:
         offsets, words = np.empty(rows + 1, np.int64), np.empty(num_words, np.int32)

@@ -90,7 +90,6 @@ class ExpectedColumns:
         return tuple(name for name in self.schema.entities if name not in self.without)
 
     def role(self, name: str) -> Role:
-        """Return the role of one of our columns."""
         is_mapped = name in self.mapped
         if name == "ad_id":
             return roles.NAME if is_mapped else roles.ID

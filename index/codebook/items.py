@@ -81,7 +81,6 @@ def items_of(source: TableSource, dims: int | None = None) -> Items:
 
 
 def _dims(files: Sequence[TableFile], column: str) -> int:
-    """Return the length of the first vector."""
     for file in files:
         kind = file.schema.field(column).type
         if pa.types.is_fixed_size_list(kind):

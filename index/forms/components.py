@@ -18,8 +18,6 @@ from grace.proto.retrieval_pb2 import RetrieveRequest
 
 
 class Part(NamedTuple):
-    """A component, the row of each rule, and the rows."""
-
     component: Component
     ids: npt.NDArray[np.int32]
     rows: Any

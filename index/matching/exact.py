@@ -111,7 +111,6 @@ class HeldAds:
     replies: int
 
     def taken(self) -> MatchedAds:
-        """Return copies of them."""
         ads = int(self.offsets[-1])
         ad_ids, scores = np.empty(ads, np.int64), np.empty(ads, np.float32)
         positions = np.empty(ads, np.int32)

@@ -113,7 +113,6 @@ class ColumnFacts:
 
     @property
     def are_flags(self) -> bool:
-        """Return whether the values say yes or no."""
         return {*map(str.casefold, self.values)} in _FLAGS
 
     @property

@@ -40,8 +40,6 @@ class OurColumn:
 
 @dataclass(frozen=True, slots=True)
 class TableProposal:
-    """A log, or a table of embeddings."""
-
     files: tuple[str, ...]
     columns: tuple[OurColumn, ...]  # in the table's order
     missing: tuple[OurColumn, ...] = ()  # our names that have no column, with the reason

@@ -126,7 +126,6 @@ def excluded_by(plain: str) -> str | None:
 
 
 def may_exclude(plain: str) -> bool:
-    """Return whether the name may say who may not see an ad."""
     return not words(plain).isdisjoint(_NEGATIVE_WORDS)
 
 

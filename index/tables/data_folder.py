@@ -68,7 +68,6 @@ class TableSource:
                 raise ConfigError(f"columns: {ours} has no name; give that of the table's column")
 
     def theirs(self, name: str) -> str:
-        """Return the table's name for our column."""
         return self.columns.get(name, name)
 
     def found_from(self, folder: Path) -> "TableSource":

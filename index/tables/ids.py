@@ -45,7 +45,6 @@ class DataIds:
 
     @property
     def mapped(self) -> Set[str]:
-        """The levels that have an id map."""
         return self._maps.keys()
 
     def number(self, level: str, text: str) -> int:

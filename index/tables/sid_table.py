@@ -46,12 +46,10 @@ def open_sid_table(sids: str) -> TableFile:
 
 
 def sid_space_in(table: TableFile) -> str | None:
-    """Return the SID space that the table's metadata names."""
     return _metadata(table, SID_SPACE_KEY)
 
 
 def vocab_sizes_in(table: TableFile) -> tuple[int, ...] | None:
-    """Return the vocabulary sizes that the table's metadata states."""
     text = _metadata(table, VOCAB_SIZES_KEY)
     if text is None:
         return None
@@ -101,7 +99,6 @@ def first_repeat(ids: pa.Array) -> tuple[int, int] | None:
 
 
 def require_distinct(name: str, ids: pa.Array) -> None:
-    """Refuse an id that two items have."""
     if rows := first_repeat(ids):
         raise InputError(
             f"{name}: item {brief(str(ids[rows[0]].as_py()))} is in rows {rows[0] + 1} and "

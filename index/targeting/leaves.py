@@ -169,7 +169,6 @@ class _RangeLeaves:
 
 
 def _gaps(spans: Sequence[Span]) -> list[Span]:
-    """Return what is outside of all spans."""
     gaps, low = [], -inf
     for begin, end in sorted(spans):
         gaps.append((low, nextafter(begin, -inf)))

@@ -169,7 +169,6 @@ class TargetingSchema:
 
     @property
     def name_of(self) -> dict[str, str]:
-        """The name of each column of rules."""
         return {column: name for name, columns in self.columns.items() for column in columns}
 
     @property

@@ -52,7 +52,6 @@ class UserRows:
         return len(self.ignored)
 
     def arrays(self) -> list[AnyArray]:
-        """Return all arrays of all components, in their order."""
         return [*chain.from_iterable(self.asked)]
 
     def unasked(self) -> frozenset[int]:

@@ -172,17 +172,27 @@ __global__ void __launch_bounds__(kRangeWarps* kWarp) any_of_ranges(Ranges of) {
   }
 }
 
-// Writes the masks of the rows of some tables, as many at once as a launch takes.
+bool asks(const ListQueries& queries) { return queries.open != nullptr; }
+bool asks(const double* numbers) { return numbers != nullptr; }
+
+// Adds the masks of the rows of tables about which requests ask, as many at once as a launch takes.
 template <typename Table, typename Asked>
-void table_rows(Call& call, const std::vector<Table>& tables, const std::vector<Asked>& asked,
-                void (*write)(Call&, const Table*, const Asked*, int64_t, const uint16_t**),
-                std::vector<RowsOfRules>& rows) {
-  const int64_t all = static_cast<int64_t>(tables.size());
-  for (int64_t first = 0; first < all; first += kMostTables) {
-    const int64_t count = min(int64_t{kMostTables}, all - first);
+void add_table_rows(Call& call, const Table* tables, const Asked* asked, int64_t count,
+                    void (*write)(Call&, const Table*, const Asked*, int64_t, const uint16_t**),
+                    std::vector<RowsOfRules>& rows) {
+  Table own[kMostTables];
+  Asked of_own[kMostTables];
+  int64_t taken = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (asks(asked[i])) {
+      own[taken] = tables[i];
+      of_own[taken++] = asked[i];
+    }
+    if (taken == 0 || (taken < kMostTables && i + 1 < count)) continue;
     const uint16_t* masks[kMostTables];
-    write(call, tables.data() + first, asked.data() + first, count, masks);
-    for (int64_t i = 0; i < count; ++i) rows.push_back({masks[i], tables[first + i].rules});
+    write(call, own, of_own, taken, masks);
+    for (int64_t t = 0; t < taken; ++t) rows.push_back({masks[t], own[t].rules});
+    taken = 0;
   }
 }
 
@@ -192,22 +202,8 @@ std::vector<RowsOfRules> predicate_rows(Call& call, const Plan& plan) {
   for (int64_t i = 0; i < plan.num_attributes; ++i) {
     rows.push_back({attribute_rows(call, plan.attributes[i]), plan.attributes[i].rules});
   }
-  std::vector<ListTable> lists;
-  std::vector<ListQueries> queries;
-  for (int64_t i = 0; i < plan.num_lists; ++i) {
-    if (call.batch.lists[i].open == nullptr) continue;
-    lists.push_back(plan.lists[i]);
-    queries.push_back(call.batch.lists[i]);
-  }
-  table_rows(call, lists, queries, list_rows, rows);
-  std::vector<IntervalTable> intervals;
-  std::vector<const double*> numbers;
-  for (int64_t i = 0; i < plan.num_intervals; ++i) {
-    if (call.batch.numbers[i] == nullptr) continue;
-    intervals.push_back(plan.intervals[i]);
-    numbers.push_back(call.batch.numbers[i]);
-  }
-  table_rows(call, intervals, numbers, interval_rows, rows);
+  add_table_rows(call, plan.lists, call.batch.lists, plan.num_lists, list_rows, rows);
+  add_table_rows(call, plan.intervals, call.batch.numbers, plan.num_intervals, interval_rows, rows);
   for (int64_t i = 0; i < plan.num_others; ++i) {
     rows.push_back({call.batch.others[i].masks, plan.others[i]});
     rows.back().rules.rows = call.batch.others[i].rows;

@@ -105,8 +105,8 @@ def join_rules(tables: Sequence[RuleSource], schema: TargetingSchema, threads: i
             numbers, faults = table.add_again(_by_ids_of(joined, rules, strings))
             assert not faults.any()
             new_of.append(numbers)
-        taken = table.take()
-        return JoinedRules(taken, joined, [table.numbered(taken, numbers) for numbers in new_of])
+        taken, numbers = table.take(np.concatenate(new_of))
+    return JoinedRules(taken, joined, np.split(numbers, np.cumsum([*map(len, new_of)])[:-1]))
 
 
 def _with_ids(column: Column, ids: npt.NDArray[np.int32]) -> Column:

@@ -70,7 +70,6 @@ class TaskInputs:
         return Path(mkdtemp(prefix=prefix, dir=self.scratch))
 
     def write(self, ads: CollectedAds, root: Path) -> None:
-        """Write the ads as the only version of a snapshot root."""
         schema, sizes = self.plain.schema, self.plain.vocab_sizes
         write_unsynced(arrange(ads, _FACTS, schema, sizes, self.spec.threads), root)
 
