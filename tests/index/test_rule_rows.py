@@ -80,7 +80,6 @@ def test_an_ad_one_of_whose_clauses_nobody_passes_is_refused() -> None:
     joined = table.join(np.arange(0, 10, 2), clauses)
     assert rules.tolist() == [0, REFUSED, 1]
     assert joined.tolist()[:2] == [REFUSED, REFUSED]
-    taken = table.take()
+    taken, numbered = table.take(joined[2:])
     table.close()
-    numbered = RuleTable.numbered(taken, joined[2:])
     assert [taken.rules_of(int(rule)) for rule in numbered] == [[0, 1], [0]]
