@@ -142,7 +142,7 @@ def _bad_value(values: Sequence[str | None], codes: Codes) -> tuple[str | None, 
     for value in values:
         if value is None:
             return None, "holds an empty value, a null, or one that is not UTF-8"
-        if codes(value) == BAD_VALUE:
+        if codes[value] == BAD_VALUE:
             return value, codes.refusal
     raise AssertionError("native code refused a good value")
 

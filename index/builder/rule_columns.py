@@ -90,12 +90,10 @@ def role_of(schema: TargetingSchema, column: str) -> Role:
     return _READERS[column.removeprefix(schema.name_of[column])][0]
 
 
-def _codes(flat: pa.Array, code_of: Codes) -> npt.NDArray[np.int32]:
-    """`code_of` is called once per distinct value."""
+def _codes(flat: pa.Array, codes: Codes) -> npt.NDArray[np.int32]:
     indices, values = coded(flat)
-    found = [BAD_VALUE if value is None else code_of(value) for value in values]
     # The last code is for null elements, whose index is -1.
-    return np.array([*found, BAD_VALUE], np.int32)[indices]
+    return np.array([*map(codes.__getitem__, values), BAD_VALUE], np.int32)[indices]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +143,7 @@ class RuleReader:
 
     def values(self) -> tuple[Sequence[str], ...]:
         """Return the values read so far, for each component that interns values."""
-        return tuple(each.strings() for each in self.codes if isinstance(each, ValueCodes))
+        return tuple([*each] for each in self.codes if isinstance(each, ValueCodes))
 
     def read(self, rows: Rows) -> RuleColumns:
         own = self._columns(rows)

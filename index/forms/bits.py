@@ -44,16 +44,13 @@ _add_to_users = declare(
 )
 
 
-class ListedCodes:
+class ListedCodes(dict[str | None, int]):
     """The places of values in an attribute's list."""
 
     refusal = "is not among the values that the schema lists"
 
-    def __init__(self, values: Sequence[str]) -> None:
-        self._codes = {value: code for code, value in enumerate(values)}
-
-    def __call__(self, value: str) -> int:
-        return self._codes.get(value, BAD_VALUE)
+    def __missing__(self, _: object) -> int:
+        return BAD_VALUE
 
 
 class AskedBits(NamedTuple, Generic[Array]):
@@ -75,7 +72,8 @@ class BitsComponent(Component):
         return "attributes"
 
     def codes(self) -> Sequence[ListedCodes]:
-        return [ListedCodes(attribute.values) for attribute in self.schema.attributes]
+        lists = (attribute.values for attribute in self.schema.attributes)
+        return [ListedCodes(zip(values, range(len(values)), strict=True)) for values in lists]
 
     def add_to_rules(self, table: c_void_p) -> None:
         bits = [

@@ -30,11 +30,11 @@ OPEN_INCLUDE, OPEN_EXCLUDE = 1, 2
 
 
 class Codes(Protocol):
-    """The codes of the values that an include and an exclude column may name."""
+    """The codes of the values that an include and an exclude column may name. None is bad."""
 
     refusal: str  # why a value has the code BAD_VALUE
 
-    def __call__(self, value: str) -> int: ...
+    def __getitem__(self, value: str | None, /) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

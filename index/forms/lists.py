@@ -54,21 +54,15 @@ _add_to_users = declare(
 )
 
 
-class ValueCodes:
-    """Ids of a set's values, in order of arrival."""
+class ValueCodes(dict[str | None, int]):
+    """Ids of a set's values, in order of arrival: a new value gets the next."""
 
     refusal = "is reserved for ads without an include list"
 
-    def __init__(self) -> None:
-        self._ids: dict[str, int] = {}
-
-    def __call__(self, value: str) -> int:
-        if value == RESERVED_VALUE:
+    def __missing__(self, value: str | None) -> int:
+        if value is None or value == RESERVED_VALUE:
             return BAD_VALUE
-        return self._ids.setdefault(value, len(self._ids))
-
-    def strings(self) -> list[str]:
-        return list(self._ids)
+        return self.setdefault(value, len(self))
 
 
 class AskedLists(NamedTuple, Generic[Array]):

@@ -26,9 +26,12 @@ namespace grace::rules {
 
 namespace {
 
+constexpr int64_t kBlock = 16;  // rows whose parts are looked up together
 constexpr int32_t kNewRule = -1;
 constexpr int32_t kRefused = -2;
 constexpr int32_t kFirstAlternative = -3;  // alternative i is -3 - i
+
+using Lookup = Interner<int32_t>::Lookup;
 
 List list_of(const GraceListColumn& column, int64_t row) {
   if (column.offsets == nullptr || column.valid[row] == 0) return {};
@@ -36,10 +39,12 @@ List list_of(const GraceListColumn& column, int64_t row) {
   return {column.codes + begin, column.offsets[row + 1] - begin, true};
 }
 
-// Rows of one component, one after another.
+// Rows of one component, one after another, and their ids, kAbsent for those not seen in earlier
+// batches.
 struct Spans {
   std::vector<int32_t> words;
   std::vector<int64_t> ends;  // [rows]
+  std::vector<int32_t> ids;
 
   const int32_t* begin(int64_t row) const { return words.data() + (row == 0 ? 0 : ends[row - 1]); }
   int64_t length(int64_t row) const { return ends[row] - (row == 0 ? 0 : ends[row - 1]); }
@@ -102,53 +107,78 @@ class RuleTable {
  private:
   void encode_run(Range run, const GraceListColumn* columns, int32_t* rule_of, int32_t* faults,
                   std::vector<Spans>& out) const {
-    std::vector<int32_t> parts(components_.size());
-    for (int64_t row = run.begin; row < run.end; ++row) {
-      if (rule_of[row] != kRefused) {
-        rule_of[row] =
-            encode_row(row, columns, faults + 2 * row, out, parts) ? find(parts) : kRefused;
+    std::vector<Lookup> lookups;
+    std::vector<int32_t> parts;
+    for (int64_t first = run.begin; first < run.end; first += kBlock) {
+      const Range block{first, std::min(first + kBlock, run.end)};
+      for (int64_t row = block.begin; row < block.end; ++row) {
+        const bool good =
+            rule_of[row] != kRefused && encode_row(row, columns, faults + 2 * row, out);
+        rule_of[row] = good ? kNewRule : kRefused;
+        for (Spans& spans : out) spans.ends.push_back(static_cast<int64_t>(spans.words.size()));
       }
-      for (Spans& spans : out) spans.ends.push_back(static_cast<int64_t>(spans.words.size()));
+      find_parts(first - run.begin, block.end - first, out, lookups);
+      find_rules(block, first - run.begin, out, lookups, parts, rule_of);
     }
   }
 
-  // Fills `parts` with the ids of the row's parts, kAbsent for those not seen in earlier batches.
+  void find_parts(int64_t first, int64_t count, std::vector<Spans>& out,
+                  std::vector<Lookup>& lookups) const {
+    lookups.clear();
+    for (size_t c = 0; c < out.size(); ++c) {
+      for (int64_t row = first; row < first + count; ++row) {
+        lookups.push_back({&components_[c].rows, out[c].begin(row), out[c].length(row)});
+      }
+    }
+    Interner<int32_t>::find(lookups);
+    for (size_t i = 0; i < lookups.size(); ++i) out[i / count].ids.push_back(lookups[i].id);
+  }
+
+  // Gives the rows that have been encoded the rules that earlier batches have made.
+  void find_rules(Range block, int64_t first, const std::vector<Spans>& encoded,
+                  std::vector<Lookup>& lookups, std::vector<int32_t>& parts,
+                  int32_t* rule_of) const {
+    const size_t count = encoded.size();
+    lookups.clear();
+    parts.resize(kBlock * count);
+    for (int64_t row = block.begin; row < block.end; ++row) {
+      int32_t* own = parts.data() + (row - block.begin) * count;
+      for (size_t c = 0; c < count; ++c) own[c] = encoded[c].ids[first + row - block.begin];
+      lookups.push_back({&rules_, own, static_cast<int64_t>(count)});
+    }
+    Interner<int32_t>::find(lookups);
+    for (int64_t row = block.begin; row < block.end; ++row) {
+      if (rule_of[row] == kNewRule) rule_of[row] = lookups[row - block.begin].id;
+    }
+  }
+
   bool encode_row(int64_t row, const GraceListColumn* columns, int32_t* fault,
-                  std::vector<Spans>& out, std::vector<int32_t>& parts) const {
+                  std::vector<Spans>& out) const {
     thread_local std::vector<List> lists;
     int32_t column = 0;
     for (size_t c = 0; c < components_.size(); ++c) {
       const RuleForm& form = *components_[c].form;
       lists.clear();
       for (int32_t i = 0; i < form.lists; ++i) lists.push_back(list_of(columns[column + i], row));
-      std::vector<int32_t>& words = out[c].words;
-      const size_t begin = words.size();
-      const Refusal refusal = form.encode(lists.data(), words);
+      const Refusal refusal = form.encode(lists.data(), out[c].words);
       if (refusal.fault != Fault::kNone) {
         fault[0] = static_cast<int32_t>(refusal.fault);
         fault[1] = column + refusal.list;
         return false;
       }
-      parts[c] = components_[c].rows.find(words.data() + begin,
-                                          static_cast<int64_t>(words.size() - begin));
       column += form.lists;
     }
     return true;
   }
 
-  int32_t find(const std::vector<int32_t>& parts) const {
-    const auto count = static_cast<int64_t>(parts.size());
-    if (std::find(parts.begin(), parts.end(), Interner<int32_t>::kAbsent) != parts.end()) {
-      return kNewRule;
-    }
-    const int32_t rule = rules_.find(parts.data(), count);
-    return rule == Interner<int32_t>::kAbsent ? kNewRule : rule;
-  }
-
   int32_t add_rule(const std::vector<Spans>& from, int64_t row) {
     std::vector<int32_t> parts;
     for (size_t c = 0; c < components_.size(); ++c) {
-      parts.push_back(components_[c].rows.find_or_add(from[c].begin(row), from[c].length(row)));
+      const int32_t id = from[c].ids[row];
+      parts.push_back(
+          id != Interner<int32_t>::kAbsent
+              ? id
+              : components_[c].rows.find_or_add(from[c].begin(row), from[c].length(row)));
     }
     return rules_.find_or_add(parts.data(), static_cast<int64_t>(parts.size()));
   }

@@ -1,6 +1,7 @@
 // Deduplication: equal spans of words get one id, ids count up by first use.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -45,59 +46,90 @@ class Interner {
   const Word* span(int32_t id) const { return words_.data() + starts_[id]; }
   int64_t length(int32_t id) const { return starts_[id + 1] - starts_[id]; }
 
-  int32_t find(const Word* span, int64_t length) const {
-    return slots_[slot_of(span, length, hash_span(span, length))] - 1;
+  struct Lookup {
+    const Interner* table;
+    const Word* span;
+    int64_t length;
+    uint32_t hash = 0;
+    int32_t id = kAbsent;  // the result
+  };
+
+  // Looks up spans in tables that are larger than the caches: what a lookup reads next is on its
+  // way from memory while the others are looked up.
+  static void find(std::vector<Lookup>& lookups) {
+    for (Lookup& each : lookups) {
+      each.hash = hash_span(each.span, each.length);
+      __builtin_prefetch(&each.table->slot(each.hash));
+    }
+    for (const Lookup& each : lookups) {
+      __builtin_prefetch(&each.table->starts_[each.table->first_id(each.hash)]);
+    }
+    for (const Lookup& each : lookups) {
+      __builtin_prefetch(each.table->span(each.table->first_id(each.hash)));
+    }
+    for (auto& [table, span, length, hash, id] : lookups) {
+      id = table->slots_[table->slot_of(span, length, hash)].id;
+    }
   }
 
   int32_t find_or_add(const Word* span, int64_t length) {
     const uint32_t hash = hash_span(span, length);
     size_t slot = slot_of(span, length, hash);
-    if (slots_[slot] != 0) return slots_[slot] - 1;
-    if (2 * (hashes_.size() + 1) > slots_.size()) {
+    if (slots_[slot].id != kAbsent) return slots_[slot].id;
+    if (2 * starts_.size() > slots_.size()) {
       grow();
       slot = slot_of(span, length, hash);
     }
-    if (hashes_.size() >= static_cast<size_t>(std::numeric_limits<int32_t>::max() - 1)) {
+    if (size() == std::numeric_limits<int32_t>::max() - 1) {
       throw std::length_error(
           "more than 2^31 - 2 distinct rows; split the catalogue into several snapshots");
     }
     words_.insert(words_.end(), span, span + length);
+    slots_[slot] = {hash, size()};
     starts_.push_back(static_cast<int64_t>(words_.size()));
-    hashes_.push_back(hash);
-    slots_[slot] = static_cast<int32_t>(hashes_.size());
-    return slots_[slot] - 1;
+    return slots_[slot].id;
   }
 
  private:
   static constexpr size_t kFirstSlots = 64;  // a power of two
 
+  struct Slot {
+    uint32_t hash = 0;
+    int32_t id = kAbsent;
+  };
+
+  const Slot& slot(uint32_t hash) const { return slots_[hash & (slots_.size() - 1)]; }
+
+  // The first span to compare with, or any if there is none.
+  int32_t first_id(uint32_t hash) const { return std::max(slot(hash).id, 0); }
+
   // The slot that holds this span, or the free one where it belongs.
   size_t slot_of(const Word* span, int64_t length, uint32_t hash) const {
     const size_t mask = slots_.size() - 1;
     size_t slot = hash & mask;
-    while (slots_[slot] != 0) {
-      const int32_t id = slots_[slot] - 1;
-      if (hashes_[id] == hash && this->length(id) == length &&
+    for (; slots_[slot].id != kAbsent; slot = (slot + 1) & mask) {
+      const auto [own, id] = slots_[slot];
+      if (own == hash && this->length(id) == length &&
           (length == 0 || std::memcmp(this->span(id), span, length * sizeof(Word)) == 0)) {
         break;
       }
-      slot = (slot + 1) & mask;
     }
     return slot;
   }
 
   void grow() {
-    slots_.assign(slots_.size() * 2, 0);
-    const size_t mask = slots_.size() - 1;
-    for (size_t id = 0; id < hashes_.size(); ++id) {
-      size_t slot = hashes_[id] & mask;
-      while (slots_[slot] != 0) slot = (slot + 1) & mask;
-      slots_[slot] = static_cast<int32_t>(id + 1);
+    std::vector<Slot> grown(slots_.size() * 2);
+    const size_t mask = grown.size() - 1;
+    for (const Slot& each : slots_) {
+      if (each.id == kAbsent) continue;
+      size_t slot = each.hash & mask;
+      while (grown[slot].id != kAbsent) slot = (slot + 1) & mask;
+      grown[slot] = each;
     }
+    slots_.swap(grown);
   }
 
-  std::vector<int32_t> slots_;  // id + 1, 0 when free; at most half full
-  std::vector<uint32_t> hashes_;
+  std::vector<Slot> slots_;  // at most half full
   std::vector<int64_t> starts_;
   std::vector<Word> words_;
 };
