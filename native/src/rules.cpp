@@ -26,8 +26,8 @@ namespace grace::rules {
 
 namespace {
 
-constexpr int64_t kBlock = 16;  // rows whose parts are looked up together
-constexpr int32_t kNewRule = -1;
+constexpr int64_t kBlock = 256;  // rows that are encoded column by column, and looked up together
+constexpr int32_t kNewRule = Interner<int32_t>::kAbsent;
 constexpr int32_t kRefused = -2;
 constexpr int32_t kFirstAlternative = -3;  // alternative i is -3 - i
 
@@ -108,67 +108,56 @@ class RuleTable {
   void encode_run(Range run, const GraceListColumn* columns, int32_t* rule_of, int32_t* faults,
                   std::vector<Spans>& out) const {
     std::vector<Lookup> lookups;
-    std::vector<int32_t> parts;
     for (int64_t first = run.begin; first < run.end; first += kBlock) {
       const Range block{first, std::min(first + kBlock, run.end)};
-      for (int64_t row = block.begin; row < block.end; ++row) {
-        const bool good =
-            rule_of[row] != kRefused && encode_row(row, columns, faults + 2 * row, out);
-        rule_of[row] = good ? kNewRule : kRefused;
-        for (Spans& spans : out) spans.ends.push_back(static_cast<int64_t>(spans.words.size()));
+      int32_t column = 0;
+      for (size_t c = 0; c < components_.size(); ++c) {
+        encode_block(block, *components_[c].form, columns, column, rule_of, faults, out[c]);
+        column += components_[c].form->lists;
+        lookups.clear();
+        for (int64_t row = first - run.begin; row < block.end - run.begin; ++row) {
+          lookups.push_back({&components_[c].rows, out[c].begin(row), out[c].length(row)});
+        }
+        Interner<int32_t>::find(lookups);
+        for (const Lookup& each : lookups) out[c].ids.push_back(each.id);
       }
-      find_parts(first - run.begin, block.end - first, out, lookups);
-      find_rules(block, first - run.begin, out, lookups, parts, rule_of);
+      find_rules(block, first - run.begin, out, lookups, rule_of);
     }
   }
 
-  void find_parts(int64_t first, int64_t count, std::vector<Spans>& out,
-                  std::vector<Lookup>& lookups) const {
-    lookups.clear();
-    for (size_t c = 0; c < out.size(); ++c) {
-      for (int64_t row = first; row < first + count; ++row) {
-        lookups.push_back({&components_[c].rows, out[c].begin(row), out[c].length(row)});
+  // Appends the rows of one component, whose first column is `column`; nothing for refused rows.
+  void encode_block(Range block, const RuleForm& form, const GraceListColumn* columns,
+                    int32_t column, int32_t* rule_of, int32_t* faults, Spans& out) const {
+    std::vector<List> lists(form.lists);
+    for (int64_t row = block.begin; row < block.end; ++row) {
+      if (rule_of[row] != kRefused) {
+        for (int32_t i = 0; i < form.lists; ++i) lists[i] = list_of(columns[column + i], row);
+        const Refusal refusal = form.encode(lists.data(), out.words);
+        if (refusal.fault != Fault::kNone) {
+          faults[2 * row] = static_cast<int32_t>(refusal.fault);
+          faults[2 * row + 1] = column + refusal.list;
+          rule_of[row] = kRefused;
+        }
       }
+      out.ends.push_back(static_cast<int64_t>(out.words.size()));
     }
-    Interner<int32_t>::find(lookups);
-    for (size_t i = 0; i < lookups.size(); ++i) out[i / count].ids.push_back(lookups[i].id);
   }
 
-  // Gives the rows that have been encoded the rules that earlier batches have made.
+  // Gives encoded rows the rules that earlier batches have made, or kNewRule.
   void find_rules(Range block, int64_t first, const std::vector<Spans>& encoded,
-                  std::vector<Lookup>& lookups, std::vector<int32_t>& parts,
-                  int32_t* rule_of) const {
-    const size_t count = encoded.size();
+                  std::vector<Lookup>& lookups, int32_t* rule_of) const {
+    std::vector<int32_t> parts(kBlock * encoded.size());
     lookups.clear();
-    parts.resize(kBlock * count);
     for (int64_t row = block.begin; row < block.end; ++row) {
-      int32_t* own = parts.data() + (row - block.begin) * count;
-      for (size_t c = 0; c < count; ++c) own[c] = encoded[c].ids[first + row - block.begin];
-      lookups.push_back({&rules_, own, static_cast<int64_t>(count)});
+      int32_t* own = parts.data() + (row - block.begin) * encoded.size();
+      for (size_t c = 0; c < encoded.size(); ++c)
+        own[c] = encoded[c].ids[first + row - block.begin];
+      lookups.push_back({&rules_, own, static_cast<int64_t>(encoded.size())});
     }
     Interner<int32_t>::find(lookups);
     for (int64_t row = block.begin; row < block.end; ++row) {
-      if (rule_of[row] == kNewRule) rule_of[row] = lookups[row - block.begin].id;
+      if (rule_of[row] != kRefused) rule_of[row] = lookups[row - block.begin].id;
     }
-  }
-
-  bool encode_row(int64_t row, const GraceListColumn* columns, int32_t* fault,
-                  std::vector<Spans>& out) const {
-    thread_local std::vector<List> lists;
-    int32_t column = 0;
-    for (size_t c = 0; c < components_.size(); ++c) {
-      const RuleForm& form = *components_[c].form;
-      lists.clear();
-      for (int32_t i = 0; i < form.lists; ++i) lists.push_back(list_of(columns[column + i], row));
-      const Refusal refusal = form.encode(lists.data(), out[c].words);
-      if (refusal.fault != Fault::kNone) {
-        fault[0] = static_cast<int32_t>(refusal.fault);
-        fault[1] = column + refusal.list;
-        return false;
-      }
-      column += form.lists;
-    }
-    return true;
   }
 
   int32_t add_rule(const std::vector<Spans>& from, int64_t row) {
