@@ -86,7 +86,7 @@ fix: $(TOOLS)  ## fix what a tool can fix: lint, format, generated tables
 	$(BIN)/python -m grace.configs.settings docs/operations.md
 	$(BIN)/python -m grace.index.storage.arrays docs/snapshot.md
 	$(BIN)/python -m grace.server.observe.metrics docs/operations.md
-	$(BIN)/python -m grace.bench.gpu.pages.document docs/performance.md bench/results/h200
+	$(BIN)/python -m grace.bench.gpu.pages.document docs/performance.md bench/results
 	$(BIN)/python -m grace.bench.result_tables docs
 	@head=$$(sed '/^spec:/q' $(OPERATOR_ALERTS)) && { echo "$$head"; \
 	sed -n '/^groups:/,$$ { s/^./  &/; p; }' docker/monitoring/alerts.yaml; } >$(OPERATOR_ALERTS).new && mv $(OPERATOR_ALERTS).new $(OPERATOR_ALERTS)

@@ -11,7 +11,7 @@ import pytest
 
 from grace.bench import result_tables
 from grace.bench.eligibility.tables import blocked_tables, paper_tables, study_tables
-from grace.bench.gpu.pages.document import NAME, performance_document
+from grace.bench.gpu.pages.document import MACHINES, performance_document
 from grace.bench.options import TABLES
 from grace.bench.pictures import draw_pictures, eligible_ads
 from grace.bench.result_file import Row, read_result
@@ -37,7 +37,13 @@ BUILD, PASSRATE, BLOCKED = map(
         ("eligibility.md", study_tables(PASSRATE) | blocked_tables(BLOCKED)),
         ("eligibility-calibration.md", paper_tables(PASSRATE)),
         ("fleet.md", fleet_document(read_result(result_tables.FLEET))),
-        ("performance.md", {NAME: performance_document(RESULTS / "h200")}),
+        (
+            "performance.md",
+            {
+                mark: performance_document(RESULTS / folder, where)
+                for mark, (folder, where) in MACHINES.items()
+            },
+        ),
     ],
     ids=["building", "eligibility", "calibration", "fleet", "performance"],
 )

@@ -1,8 +1,8 @@
 """Make the tables of docs/performance.md from the result files: our numbers next to the paper's.
 
-    python -m grace.bench.gpu.pages.document docs/performance.md bench/results/h200
+    python -m grace.bench.gpu.pages.document docs/performance.md bench/results
 
-replaces the text between the document's marks.
+replaces the text between the document's marks: all tables of an H200, and those of an H100.
 """
 
 import re
@@ -24,7 +24,8 @@ from grace.bench.markdown import POWER, Cell, markdown_table, ms, p99, table_of
 from grace.bench.result_file import Row, read_result, rows_of
 from grace.configs.marked_text import rewrite
 
-NAME = "performance"
+MACHINES = {"performance": ("h200", ""), "performance-h100": ("h100", " on an H100")}
+"""By mark, the folder of results and what its headings add."""
 
 _CROSS_NAMES = {
     "before": "spread to beam rows, SDPA-flash",
@@ -34,12 +35,14 @@ _CROSS_NAMES = {
 """Layout and kernel, where the variant's name says too little."""
 
 
-def performance_document(results: Path) -> str:
-    """Return the Markdown of all sections."""
+def performance_document(results: Path, where: str) -> str:
+    """Return the Markdown of all sections that have results."""
     parts = []
     for name, (heading, tables) in SECTIONS.items():
-        parts.append(f"## {heading}\n")
         file = results / f"{name}.json"
+        if not file.exists():
+            continue
+        parts.append(f"## {heading}{where}\n")
         result = read_result(file)
         parts.append(tables(result["rows"]))
         # --commit and --cache only say where it was measured, and change nothing of it.
@@ -339,4 +342,6 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
 
 
 if __name__ == "__main__":
-    rewrite(Path(sys.argv[1]), NAME, performance_document(Path(sys.argv[2])))
+    for mark, (folder, where) in MACHINES.items():
+        text = performance_document(Path(sys.argv[2]) / folder, where)
+        rewrite(Path(sys.argv[1]), mark, text)
