@@ -11,7 +11,6 @@ So no reply that follows an update's has an ad that it stopped, and a stop outla
 """
 
 import asyncio
-import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -40,7 +39,7 @@ from grace.index.updates.state import (
 from grace.index.updates.update import AdUpdate, Ids, read_update
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError, draining, internal, invalid_field, malformed
-from grace.server.observe.logs import LOGGER
+from grace.server.observe.logs import LOG
 from grace.server.threads import daemon_thread
 
 UpdateResult: TypeAlias = Literal["applied", "repeated", "refused", "failed"]
@@ -53,8 +52,6 @@ MOST_WAITING, MOST_WAITING_BYTES = 4096, 256 << 20
 
 PATIENCE_SECONDS = 1.0
 """How long a DELTA waits for missing earlier ones: calls of one client may overtake each other."""
-
-_LOG = logging.getLogger(LOGGER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +141,7 @@ class AdUpdates:
         self._thread = daemon_thread("grace-updates", self._run)
         facts = {"sequence": self.facts.sequence, "stopped": self.facts.stopped}
         facts |= {"weights": self.facts.weights, "awaits_full": self._awaits_full}
-        _LOG.info("updates_read", extra={**facts, "cut": self._log.cut})
+        LOG.info("updates_read", extra={**facts, "cut": self._log.cut})
 
     def start(self) -> None:
         self._thread.start()
@@ -153,7 +150,7 @@ class AdUpdates:
         """Wait for the updates without which the server must not be ready."""
         for event, wait in (("awaits_full", self.complete), ("awaits_sender", self.sent)):
             if not wait.done():
-                _LOG.warning(event)
+                LOG.warning(event)
             await asyncio.wrap_future(wait)
 
     def close(self, seconds: float) -> None:
@@ -177,7 +174,7 @@ class AdUpdates:
         watermark = pair.snapshot.facts.updates_watermark
         if watermark > self._state.sequence:
             facts = {"watermark": watermark, "sequence": self._state.sequence}
-            _LOG.warning("updates_behind", extra=facts)
+            LOG.warning("updates_behind", extra=facts)
 
     def stops_among(self, levels: Mapping[str, int]) -> dict[str, int]:
         """Return the ids, by level, that are stopped now."""
@@ -235,7 +232,7 @@ class AdUpdates:
         except BaseException as error:  # noqa: BLE001, the log and the state may differ now
             failure = internal()
             self._died()
-            _LOG.critical("updates_died", exc_info=error)
+            LOG.critical("updates_died", exc_info=error)
         with self._changed:
             self._closed = True
         for waiting in (*group, *self._early, *self._waiting):
@@ -342,7 +339,7 @@ class AdUpdates:
         return UpdateFacts(state.sequence, stopped, len(state.weights), self._awaits_full)
 
     def _not_kept(self, error: NotKeptError, group: list[_Waiting]) -> None:
-        _LOG.error("updates_not_kept", extra={"updates": len(group), "fault": str(error)})
+        LOG.error("updates_not_kept", extra={"updates": len(group), "fault": str(error)})
         for each in group:
             self._fail(each, ServiceError("update_not_kept", str(error)), "failed")
 
@@ -356,7 +353,7 @@ class AdUpdates:
     def _log_group(self, updates: int) -> None:
         facts = self.facts
         fields = {"updates": updates, "sequence": facts.sequence, "weights": facts.weights}
-        _LOG.info("ads_updated", extra={**fields, "stopped": facts.stopped})
+        LOG.info("ads_updated", extra={**fields, "stopped": facts.stopped})
 
     def _rewrite_if_large(self) -> None:
         if not self._log.wants_rewrite:
@@ -364,4 +361,4 @@ class AdUpdates:
         try:
             self._log.rewrite(self._state.full_message())
         except GraceError as error:
-            _LOG.error("updates_log_grows", extra={"fault": str(error)})
+            LOG.error("updates_log_grows", extra={"fault": str(error)})

@@ -10,7 +10,6 @@ FAILED     a stage or a process has died: its calls fail, and the server ends
 
 import asyncio
 import gc
-import logging
 import os
 import signal
 import sys
@@ -34,7 +33,7 @@ from grace.kernels import device_named, load_ops
 from grace.server.ad_updates import AdUpdates
 from grace.server.engine.serving_pair import ServingPair, engine_settings
 from grace.server.messages import Retrieval
-from grace.server.observe.logs import LOGGER, PrintedText, configure_logs, flush_logs
+from grace.server.observe.logs import LOG, PrintedText, configure_logs, flush_logs
 from grace.server.observe.metrics import Metrics
 from grace.server.observe.timeline import FILED, Timeline
 from grace.server.reload.loading import Loader
@@ -73,8 +72,6 @@ BEAT_SECONDS = 1.0
 
 JOIN_SECONDS = 5.0
 """The time that the pipeline's threads have to end, once nothing is under way."""
-
-_LOG = logging.getLogger(LOGGER)
 
 
 def serve(
@@ -218,7 +215,7 @@ class Server:
         """Wait for the updates without which the server must not be ready."""
         if (updates := self._state.updates) is None:
             fields = {"refused": "stops, weights and rollbacks", "remedy": "set state_dir"}
-            _LOG.warning("no_state_dir", extra=fields)
+            LOG.warning("no_state_dir", extra=fields)
         else:
             await updates.until_complete()
 
@@ -230,7 +227,7 @@ class Server:
             self._state.phase = Phase.FAILED
         else:
             self._state.phase = Phase.DRAINING
-            _LOG.info("draining")
+            LOG.info("draining")
         return False
 
     async def _go_ready(self, pair: ServingPair) -> None:
@@ -254,7 +251,7 @@ class Server:
         await self._listeners.set_health(serving=True)
         facts = {"snapshot_version": pair.snapshot.facts.version, "checkpoint": pair.checkpoint}
         engine = {**asdict(pair.model.engine), **asdict(pair.eligibility)}
-        _LOG.info("ready", extra={"device": config.device, **facts, **engine})
+        LOG.info("ready", extra={"device": config.device, **facts, **engine})
 
     async def _serve_and_end(self) -> NoReturn:
         pipeline = self._state.pipeline
@@ -278,7 +275,7 @@ class Server:
     async def _drain(self) -> bool:
         """Return whether every call that was taken has been answered."""
         self._state.phase = Phase.DRAINING
-        _LOG.info("draining")
+        LOG.info("draining")
         await self._listeners.set_health(serving=False)
         listen = self._config.listen
         if await _first(asyncio.sleep(listen.linger_seconds), self._broken.wait()) != 0:
@@ -304,11 +301,11 @@ class Server:
             self._state.timeline.write(self._timeline_path)
         except OSError as error:
             fields = {"path": str(self._timeline_path), "fault": error.strerror}
-            _LOG.error("timeline_lost", extra=fields)
+            LOG.error("timeline_lost", extra=fields)
 
     def _asked_to_stop(self) -> None:
         if self._stop_asked.is_set():
-            _LOG.warning("forced", extra={"cut": self._state.in_flight})
+            LOG.warning("forced", extra={"cut": self._state.in_flight})
             exit_now(_logged(FAILED))
         self._stop_asked.set()
 
@@ -337,7 +334,7 @@ class Server:
 def _loop_hangs() -> NoReturn:
     """End the server from another thread: nothing else can, not even a signal."""
     place = place_of(threading.main_thread().name)
-    _LOG.critical("loop_hangs", exc_info=place)
+    LOG.critical("loop_hangs", exc_info=place)
     exit_now(_logged(FAILED))
 
 
@@ -348,7 +345,7 @@ def exit_now(code: int) -> NoReturn:
 
 
 def _logged(code: int) -> int:
-    _LOG.info("stopped", extra={"exit_code": code})
+    LOG.info("stopped", extra={"exit_code": code})
     return code
 
 

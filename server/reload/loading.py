@@ -6,7 +6,6 @@ A load should not delay live requests. Most of it runs in C++ and torch without 
 lock. One thread reads the files, a few check the arrays, and a pause follows each warm-up batch.
 """
 
-import logging
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -33,7 +32,7 @@ from grace.server.engine.serving_pair import (
     serving_pair,
 )
 from grace.server.messages import Retrieval
-from grace.server.observe.logs import LOGGER
+from grace.server.observe.logs import LOG
 from grace.server.stages.stages import Stages
 from grace.server.stages.warm_up import warm_up
 from grace.server.start_up import start_fault, too_little_memory
@@ -44,8 +43,6 @@ CORES_PER_THREAD = 4
 
 READERS = 1
 """Threads that read files. Each needs the interpreter after every chunk, and delays the server."""
-
-_LOG = logging.getLogger(LOGGER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +129,7 @@ class Loader:
             text = start_fault(known, config)
         else:
             text = f"internal error ({type(error).__name__}); see load_broke in the server's log"
-            _LOG.error("load_broke", exc_info=error)
+            LOG.error("load_broke", exc_info=error)
         return LoadFault(text, self._device_is_broken())
 
     def _device_is_broken(self) -> bool:

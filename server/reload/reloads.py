@@ -6,7 +6,6 @@ fails, the old pair keeps serving.
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from grace.index.storage import Published, published
 from grace.proto.retrieval_pb2 import LoadStatus
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError, draining, not_ready, too_many_loads
-from grace.server.observe.logs import LOGGER
+from grace.server.observe.logs import LOG
 from grace.server.observe.metrics import Metrics
 from grace.server.reload.current import Current
 from grace.server.reload.loading import Loader, LoadFault, Retired, Wanted
@@ -32,7 +31,6 @@ from grace.server.threads import DaemonThread
 MOST_CALLS = 8
 """The most operators' calls at once: one that loads, and others that wait for their turn."""
 
-_LOG = logging.getLogger(LOGGER)
 _Result = TypeVar("_Result")
 
 
@@ -287,7 +285,7 @@ class Reloads:
         facts = {"snapshot_version": version, "why": why}
         if wanted.checkpoint is not None:
             facts["checkpoint"] = str(wanted.checkpoint)
-        _LOG.info("loading", extra=facts)
+        LOG.info("loading", extra=facts)
         self._loading = version
         try:
             pair = await self._before_end(
@@ -319,14 +317,14 @@ class Reloads:
         self._metrics.loads["ok"].inc()
         facts = {"snapshot_version": pair.snapshot.facts.version, "checkpoint": pair.checkpoint}
         facts |= {"previous_version": before, "seconds": round(seconds, 3)}
-        _LOG.info("swapped", extra=facts)
+        LOG.info("swapped", extra=facts)
 
     def _failed(self, version: int, fault: LoadFault) -> ServiceError:
         """Report a load that failed, and return its error. Version 0: CURRENT cannot be read."""
         if version:
             self._load_fault, self._failed_version = fault.text, version
         self._metrics.loads["failed"].inc()
-        _LOG.error("load_failed", extra={"snapshot_version": version, "fault": fault.text})
+        LOG.error("load_failed", extra={"snapshot_version": version, "fault": fault.text})
         return ServiceError("load_failed", fault.text)
 
     async def _end_pin_if_passed(self) -> None:

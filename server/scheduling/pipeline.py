@@ -14,7 +14,6 @@ The stages are pure functions. On a GPU each has its own stream (`streams.py`), 
 overlap; only post, which works on the host, waits for the device.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ from grace.server.messages import (
     Span,
     StageName,
 )
-from grace.server.observe.logs import LOGGER
+from grace.server.observe.logs import LOG
 from grace.server.observe.timeline import HostWork, Timeline
 from grace.server.scheduling.controller import Controller, Departure
 from grace.server.scheduling.predictions import BatchUnderWay, Place, Predictions
@@ -52,8 +51,6 @@ from grace.server.threads import daemon_thread
 Batch = TypeVar("Batch")
 Taken = TypeVar("Taken", "Departure", "_Carried[Any]")
 Made = TypeVar("Made")
-
-_LOG = logging.getLogger(LOGGER)
 
 
 class Outcomes(Protocol):
@@ -308,7 +305,7 @@ class Pipeline:
         self._end([Failure(each, internal()) for each in under_way.requests], under_way)
         # Only now: a log that is not read must not hold back the callers.
         fields = {"stage": stage, "requests": _ids(under_way.requests)}
-        _LOG.error("batch_failed", exc_info=error, extra=fields)
+        LOG.error("batch_failed", exc_info=error, extra=fields)
 
     def _give_up(self, given: _Carried[FeatureBatch], failures: Sequence[Failure]) -> None:
         """Generate has not read the batch, so it is free once features' work is done."""
@@ -351,7 +348,7 @@ class Pipeline:
         finally:
             self._died()
             fields = {"stage": stage, "requests": _ids(self._watch.requests(stage))}
-            _LOG.critical("stage_died", exc_info=error, extra=fields)
+            LOG.critical("stage_died", exc_info=error, extra=fields)
 
 
 def _ids(requests: Sequence[PendingRequest]) -> list[str]:

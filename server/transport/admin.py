@@ -49,7 +49,7 @@ from grace.server.errors import (
     malformed,
     unknown_field,
 )
-from grace.server.observe.logs import LOGGER, set_log_level
+from grace.server.observe.logs import LOG, set_log_level
 from grace.server.reload.reloads import Reloads
 from grace.server.server_state import ServerState
 from grace.server.stages.stages import Stages
@@ -65,7 +65,6 @@ MOST_SMALL_BYTES = 8192
 MOST_UNKNOWN = 10
 """The most ids of one level that a reply of UpdateAds names as unknown."""
 
-_LOG = logging.getLogger(LOGGER)
 _LOG_LEVELS = get_args(LogLevel)
 _Request = TypeVar("_Request", bound=Message)
 
@@ -101,11 +100,11 @@ class Admin:
             raise invalid_field("level", fault)
         previous = set_log_level(cast("LogLevel", level))
         fields = {"level_now": level, "level_before": previous}
-        # `_LOG.info` would hide the change to a level above it.
-        made = _LOG.makeRecord(
-            _LOG.name, logging.INFO, __file__, 0, "log_level", (), None, extra=fields
+        # `LOG.info` would hide the change to a level above it.
+        made = LOG.makeRecord(
+            LOG.name, logging.INFO, __file__, 0, "log_level", (), None, extra=fields
         )
-        _LOG.handle(made)
+        LOG.handle(made)
         return SetLogLevelResponse(previous=previous)
 
     async def _load(self, request: LoadRequest) -> LoadResponse:
@@ -191,7 +190,7 @@ def _method_of_bytes(reply: Method) -> Method:
             # The traceback would keep what the call used, such as a batch and its pair.
             failure = error.with_traceback(None)
         except Exception as error:  # noqa: BLE001, the caller must not see its text
-            _LOG.error("call_failed", exc_info=error)
+            LOG.error("call_failed", exc_info=error)
             failure = internal()
         return await context.abort(failure.code, failure.text, failure.trailers)
 

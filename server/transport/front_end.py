@@ -6,7 +6,6 @@ this process or in those of `server/transport/relays/relays.py`.
 """
 
 import asyncio
-import logging
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -34,7 +33,7 @@ from grace.server.messages import (
     Span,
     queue_seconds,
 )
-from grace.server.observe.logs import LOGGER
+from grace.server.observe.logs import LOG
 from grace.server.observe.metrics import Metrics
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.requests import read_request, request_id_of
@@ -47,8 +46,6 @@ UNREAD_LOG_SECONDS = 10.0
 
 RETRY_SECONDS = 1.0
 """The advice if too many calls are open: when callers will end them cannot be predicted."""
-
-_LOG = logging.getLogger(LOGGER)
 
 
 @dataclass(slots=True)
@@ -113,7 +110,7 @@ class FrontEnd:
             self._withdrawn(call)
             raise
         except Exception as error:  # noqa: BLE001, a caller must not see its text
-            _LOG.error("call_failed", exc_info=error)
+            LOG.error("call_failed", exc_info=error)
             failure = internal()
         else:
             # Count it later, so that counting does not delay the replies of its batch.
@@ -192,7 +189,7 @@ class FrontEnd:
             now = self._loop.time()
             if now >= self._log_unread_at:  # a client that reads nothing could fill the log
                 self._log_unread_at = now + UNREAD_LOG_SECONDS
-                _LOG.warning("replies_unread", extra={"connection": connection})
+                LOG.warning("replies_unread", extra={"connection": connection})
         self._state.open_calls -= 1
         if not self._state.open_calls:
             self._idle.set()
@@ -218,7 +215,7 @@ def _log_end(
         fields.update(batch_size=request.batch_size, queue_us=round(waited * 1e6))
         for span in request.spans:
             fields[f"{span.stage}_us"] = round((span.end - span.begin) * 1e6)
-    _LOG.info("request", extra=fields)
+    LOG.info("request", extra=fields)
 
 
 def _bounded(text: str) -> str:

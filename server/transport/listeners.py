@@ -1,7 +1,6 @@
 """The three addresses that the server listens on: for clients, operators and Prometheus."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
@@ -10,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from grace.configs.serving import ServingConfig
 from grace.index.updates.update import MOST_BYTES
 from grace.proto.retrieval_pb2 import DESCRIPTOR
-from grace.server.observe.logs import LOGGER
+from grace.server.observe.logs import LOG
 from grace.server.observe.metrics_page import MetricsPage
 from grace.server.server_state import ServerState
 from grace.server.transport.addresses import address, fault_of, refusal
@@ -25,8 +24,6 @@ ADMIN_CONNECTIONS, ADMIN_CALLS = 32, 64
 
 QUIET_SECONDS = 2.0
 """How long a server that closes waits at most for its clients to stop calling."""
-
-_LOG = logging.getLogger(LOGGER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +89,14 @@ class Listeners:
             raise refusal("metrics", metrics.host, metrics.port, fault_of(error)) from None
         addresses = Addresses(retrieve, operators, address(metrics.host, self._page.port))
         facts = {**asdict(addresses), "front_ends": listen.front_ends}
-        _LOG.info("listening", extra=facts)
+        LOG.info("listening", extra=facts)
         return addresses
 
     async def _watch(self, listener: GrpcListener) -> None:
         try:
             await listener.ended()
         except Exception as error:  # noqa: BLE001, whatever ends gRPC ends the service
-            _LOG.critical("grpc_died", exc_info=error)
+            LOG.critical("grpc_died", exc_info=error)
             self._died()
 
     async def set_health(self, *, serving: bool) -> None:

@@ -27,7 +27,7 @@ from grace.configs.errors import ConfigError
 from grace.configs.serving import TlsConfig
 from grace.proto.retrieval_pb2 import DESCRIPTOR
 from grace.server.observe.logs import (
-    LOGGER,
+    LOG,
     LineWriter,
     PrintedText,
     fields_of,
@@ -70,9 +70,9 @@ async def _relay(end: socket.socket, limits: Sequence[Any]) -> int:
     try:
         with redirect_stderr(PrintedText()):
             await Relay(link, ListenLimits(*limits)).run()
-    except* Exception as group:  # the server logs it, and ends
+    except* Exception as group:  # noqa: BLE001, the server logs it, and ends
         for error in group.exceptions:
-            logging.getLogger(LOGGER).error("front_end_failed", exc_info=error)
+            LOG.error("front_end_failed", exc_info=error)
         await asyncio.to_thread(flush_logs)  # which gives the link the lines
         code = 1
     await link.close()
