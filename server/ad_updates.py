@@ -21,7 +21,6 @@ from time import perf_counter
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from grace.configs.errors import ConfigError, GraceError, RequestError
 from grace.configs.serving import UpdatesConfig
@@ -38,7 +37,7 @@ from grace.index.updates.state import (
 )
 from grace.index.updates.update import AdUpdate, Ids, read_update
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import ServiceError, draining, internal, invalid_field, malformed
+from grace.server.errors import ServiceError, draining, internal, refusal_of
 from grace.server.observe.logs import LOG
 from grace.server.threads import daemon_thread
 
@@ -262,7 +261,10 @@ class AdUpdates:
             try:
                 self._log.append([each.message for each in news])
             except NotKeptError as error:
-                self._not_kept(error, [*news, *repeated])
+                fault, ended = str(error), [*news, *repeated]
+                LOG.error("updates_not_kept", extra={"updates": len(ended), "fault": fault})
+                for each in ended:
+                    self._fail(each, ServiceError("update_not_kept", fault), "failed")
                 return
             self._publish([each.update for each in news if each.update is not None])
             self._settle()
@@ -271,7 +273,9 @@ class AdUpdates:
             for each in ended:
                 each.done.set_result(Updated(self._state.sequence, applied, each.update))
         if news:
-            self._log_group(len(news))
+            facts = self.facts
+            fields = {"updates": len(news), "sequence": facts.sequence, "weights": facts.weights}
+            LOG.info("ads_updated", extra={**fields, "stopped": facts.stopped})
             self._rewrite_if_large()
 
     def _read(self, waiting: _Waiting) -> bool:
@@ -280,11 +284,8 @@ class AdUpdates:
             return True
         try:
             waiting.update = read_update(waiting.message)
-        except DecodeError:
-            self._fail(waiting, malformed("UpdateAdsRequest"), "refused")
         except RequestError as error:
-            failure = invalid_field(error.field, error.fault, error.logged)
-            self._fail(waiting, failure, "refused")
+            self._fail(waiting, refusal_of(error, "UpdateAdsRequest"), "refused")
         return waiting.update is not None
 
     def _sorted_out(self, ordered: list[_Waiting]) -> tuple[list[_Waiting], list[_Waiting]]:
@@ -310,7 +311,7 @@ class AdUpdates:
                     self._fail(each, ServiceError("update_gap", str(error)), "refused")
                 continue
             except RequestError as error:
-                self._fail(each, invalid_field(error.field, error.fault), "refused")
+                self._fail(each, refusal_of(error, "UpdateAdsRequest"), "refused")
                 continue
             if not each.done.set_running_or_notify_cancel():
                 continue
@@ -338,22 +339,12 @@ class AdUpdates:
         stopped = {level: len(ids) for level, ids in state.stopped.items()}
         return UpdateFacts(state.sequence, stopped, len(state.weights), self._awaits_full)
 
-    def _not_kept(self, error: NotKeptError, group: list[_Waiting]) -> None:
-        LOG.error("updates_not_kept", extra={"updates": len(group), "fault": str(error)})
-        for each in group:
-            self._fail(each, ServiceError("update_not_kept", str(error)), "failed")
-
     def _fail(self, waiting: _Waiting, failure: ServiceError, result: UpdateResult) -> None:
         self._count(result, 1)
         if not waiting.done.done() and (
             waiting.done.running() or waiting.done.set_running_or_notify_cancel()
         ):
             waiting.done.set_exception(failure)
-
-    def _log_group(self, updates: int) -> None:
-        facts = self.facts
-        fields = {"updates": updates, "sequence": facts.sequence, "weights": facts.weights}
-        LOG.info("ads_updated", extra={**fields, "stopped": facts.stopped})
 
     def _rewrite_if_large(self) -> None:
         if not self._log.wants_rewrite:

@@ -10,6 +10,7 @@ from functools import partial
 
 from grpc import StatusCode
 
+from grace.configs.errors import RequestError
 from grace.native.wire import words_of
 
 STATUS_OF: Mapping[str, StatusCode] = {
@@ -96,7 +97,7 @@ expired = partial(
 )
 
 
-def malformed(message: str = "RetrieveRequest") -> ServiceError:
+def malformed(message: str) -> ServiceError:
     return ServiceError("malformed", words_of("Malformed", path=message))
 
 
@@ -104,6 +105,13 @@ def invalid_field(field: str, fault: str, logged: str | None = None) -> ServiceE
     """`logged` is the field's path without names that the caller chose."""
     text = f"{_bounded(field)}: {fault}"
     return ServiceError("invalid_field", text, field if logged is None else logged)
+
+
+def refusal_of(fault: RequestError, message: str) -> ServiceError:
+    """Return the refusal of a message. A fault without a field: its bytes are no such message."""
+    if not fault.field:
+        return malformed(message)
+    return invalid_field(fault.field, fault.fault, fault.logged)
 
 
 def unknown_field(message: str, number: int, wire_type: int) -> ServiceError:

@@ -46,7 +46,6 @@ from grace.server.server_state import Phase, ServerState
 from grace.server.stages.stages import STAGES, Stages
 from grace.server.stages.warm_up import warm_up_requests
 from grace.server.start_up import (
-    load_and_warm_up,
     require_descriptors,
     require_guarded_admin,
     start_fault,
@@ -139,7 +138,6 @@ class Server:
         self._config = config
         self._stages = stages
         self._device = device
-        self._requests = requests
         self._timeline_path = timeline
         self._predictions = Predictions()
         self._state = state = ServerState()
@@ -184,7 +182,7 @@ class Server:
             if pair is None or not await self._goes_on_until(self._updates_complete()):
                 await self._listeners.close()
                 # The loading thread is in native code, which nothing interrupts.
-                exit_now(_logged(FAILED if self._broken.is_set() else STOPPED))
+                exit_now(FAILED if self._broken.is_set() else STOPPED)
             await self._go_ready(pair)
             watches.append(asyncio.create_task(self._reloads.watch()))
             await self._serve_and_end()
@@ -196,9 +194,7 @@ class Server:
 
     async def _load(self) -> ServingPair | None:
         """Return None if the server was asked to stop, or broke, before it was ready."""
-        given = (self._config, self._device, self._stages, self._predictions, self._requests)
-        first = self._reloads.first(lambda version: load_and_warm_up(*given, version))
-        loading = asyncio.ensure_future(first)
+        loading = asyncio.ensure_future(self._reloads.first(self._predictions.observe))
         if not await self._goes_on_until(loading):
             return None
         try:
@@ -270,7 +266,7 @@ class Server:
         await self._listeners.close()
         # Not through the interpreter's end, which could abort: a thread may be in native code, such
         # as the one that frees a pair.
-        exit_now(_logged(STOPPED if finished and joined else FAILED))
+        exit_now(STOPPED if finished and joined else FAILED)
 
     async def _drain(self) -> bool:
         """Return whether every call that was taken has been answered."""
@@ -306,7 +302,7 @@ class Server:
     def _asked_to_stop(self) -> None:
         if self._stop_asked.is_set():
             LOG.warning("forced", extra={"cut": self._state.in_flight})
-            exit_now(_logged(FAILED))
+            exit_now(FAILED)
         self._stop_asked.set()
 
     def _asked_to_look(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
@@ -335,18 +331,14 @@ def _loop_hangs() -> NoReturn:
     """End the server from another thread: nothing else can, not even a signal."""
     place = place_of(threading.main_thread().name)
     LOG.critical("loop_hangs", exc_info=place)
-    exit_now(_logged(FAILED))
+    exit_now(FAILED)
 
 
 def exit_now(code: int) -> NoReturn:
     """End the process at once. Only the log's thread has a short time to write what is left."""
+    LOG.info("stopped", extra={"exit_code": code})
     flush_logs()
     os._exit(code)
-
-
-def _logged(code: int) -> int:
-    LOG.info("stopped", extra={"exit_code": code})
-    return code
 
 
 async def _first(*events: Awaitable[object]) -> int:

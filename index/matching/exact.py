@@ -100,12 +100,10 @@ class MatchedAds:
 class HeldAds:
     """The returned ads of B requests, in the memory of C++.
 
-    leaves   int64 [B]       live ones that were given
     offsets  int64 [B + 1]   request b has offsets[b + 1] - offsets[b] ads
     replies  the handle that native functions read them by
     """
 
-    leaves: npt.NDArray[np.int64]
     offsets: npt.NDArray[np.int64]
     counts: MatchCounts
     replies: int
@@ -203,7 +201,7 @@ class ExactMatcher:
         handle = int(replies[0])
         try:
             returned = offsets[1:] - offsets[:-1]
-            yield HeldAds(counts[:, 0], offsets, _counts(counts, returned), handle)
+            yield HeldAds(offsets, _counts(counts, returned), handle)
         finally:
             _drop(handle)
 

@@ -11,7 +11,6 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from google.protobuf.message import DecodeError
 
 from grace.configs.errors import RequestError
 from grace.index.targeting.schema import is_name
@@ -68,13 +67,13 @@ class AdUpdate:
 
 
 def read_update(message: bytes, *, bounded: bool = True) -> AdUpdate:
-    """Read an UpdateAdsRequest. Raise DecodeError for other bytes, RequestError for a bad field.
+    """Read an UpdateAdsRequest. Raise RequestError: of a bad field, or of none for other bytes.
 
     bounded  False for an update of the log, which may hold the whole state
     """
     head, fault = LONG_MESSAGES.read("UpdateAdsRequest", message)
     if fault is not None:  # the server would otherwise carry out only a part of the update
-        raise fault if fault.field else DecodeError(fault.fault)
+        raise fault
     if bounded:
         _require_bounded(head)
     stop, resume = head.lists("stop"), head.lists("resume")

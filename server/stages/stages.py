@@ -25,7 +25,7 @@ from grace.model.engine.device_copy import Staging
 from grace.model.engine.feature_reader import ReadFeatures
 from grace.model.engine.search_trace import SearchTrace
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import ServiceError, internal, invalid_field, wrong_pair
+from grace.server.errors import ServiceError, internal, invalid_field, refusal_of, wrong_pair
 from grace.server.messages import (
     STAGE_NAMES,
     Answer,
@@ -41,7 +41,6 @@ from grace.server.messages import (
     queue_seconds,
 )
 from grace.server.stages.replies import Leaves, ReplyHeads, write_replies
-from grace.server.stages.requests import refusal_of
 
 _MAX_UINT32 = 2**32 - 1
 _NO_ADS = np.empty(0, np.int64)
@@ -100,7 +99,9 @@ def _read_requests(
     ignored = _ignored_names(requests, of_users.rows, of_features, pair.snapshot.schema.entities)
     found = zip(requests, of_features.faults, of_users.faults, ignored, strict=True)
     faults = [
-        refusal_of(one or other) or _unknown_name(request.retrieval, names, pair)
+        refusal_of(fault, "RetrieveRequest")
+        if (fault := one or other)
+        else _unknown_name(request.retrieval, names, pair)
         for request, one, other, names in found
     ]
     made = InputBatch(
@@ -199,7 +200,7 @@ def answer_requests(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredB
     with held_ads(batch.input, leaves) as ads:
         heads = _heads(batch.input, sound, _timings(batch.input, sound, spans, begin))
         replies = write_replies(ads, heads, leaves, batch.input.batch.pair.snapshot.trie)
-        counts = ads.counts if len(sound) == len(ads.leaves) else _counts_of(ads.counts, sound)
+        counts = ads.counts if len(sound) == len(ads.counts.sids) else _counts_of(ads.counts, sound)
     return AnsweredBatch(
         batch.input,
         tuple(Answer(requests[row], reply) for row, reply in zip(sound, replies, strict=True)),

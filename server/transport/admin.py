@@ -267,14 +267,7 @@ def _snapshot_status(pair: ServingPair) -> SnapshotStatus:
 
 def _updates_status(state: ServerState) -> UpdatesStatus:
     assert state.updates is not None
-    facts = state.updates.facts
-    return UpdatesStatus(
-        sequence=facts.sequence,
-        stopped=facts.stopped,
-        ads_stopped=state.ads_stopped,
-        weights=facts.weights,
-        awaits_full=facts.awaits_full,
-    )
+    return UpdatesStatus(**asdict(state.updates.facts), ads_stopped=state.ads_stopped)
 
 
 def _model_status(pair: ServingPair) -> ModelStatus:

@@ -14,16 +14,11 @@ import torch
 
 from grace.configs.serving import ServingConfig
 from grace.native.wire import SHORT_MESSAGES
-from grace.server.errors import (
-    cancelled,
-    draining,
-    not_ready,
-    too_many_explanations,
-)
+from grace.server.errors import cancelled, refusal_of, too_many_explanations
 from grace.server.messages import PendingRequest, RequestBatch, Retrieval
-from grace.server.server_state import Phase, ServerState
+from grace.server.server_state import ServerState
 from grace.server.stages.explanation import explain_ad
-from grace.server.stages.requests import read_request, refusal_of
+from grace.server.stages.requests import read_request
 from grace.server.stages.stages import Stages
 from grace.server.threads import DaemonThread
 from grace.server.transport.listener.grpc_listener import GrpcContext
@@ -44,10 +39,7 @@ class ExplainCall:
 
     async def reply(self, message: bytes, _: GrpcContext) -> bytes:
         """Return the bytes of an ExplainResponse, or raise a ServiceError."""
-        if self._state.phase == Phase.STARTING:
-            raise not_ready()
-        if not self._state.takes:
-            raise draining()
+        self._state.require_takes()
         ad_id, request = _read(message)
         retrieval = read_request(request, self._limits, self._generation)
         if not self._places.acquire(blocking=False):
@@ -98,7 +90,6 @@ def _read(message: bytes) -> tuple[int, bytes]:
     The generated class would drop some of what is wrong with them.
     """
     head, fault = SHORT_MESSAGES.read("ExplainRequest", message)
-    refusal = refusal_of(fault, "ExplainRequest")
-    if refusal is not None:
-        raise refusal
+    if fault is not None:
+        raise refusal_of(fault, "ExplainRequest")
     return head.number("ad_id"), head.joined("request")

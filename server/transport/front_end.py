@@ -16,14 +16,7 @@ from time import perf_counter
 from grpc import StatusCode
 
 from grace.configs.serving import LimitsConfig, ServingConfig
-from grace.server.errors import (
-    SHED_REASONS,
-    ServiceError,
-    cancelled,
-    draining,
-    internal,
-    not_ready,
-)
+from grace.server.errors import SHED_REASONS, ServiceError, cancelled, internal
 from grace.server.messages import (
     STAGE_NAMES,
     AnsweredBatch,
@@ -35,7 +28,7 @@ from grace.server.messages import (
 )
 from grace.server.observe.logs import LOG
 from grace.server.observe.metrics import Metrics
-from grace.server.server_state import Phase, ServerState
+from grace.server.server_state import ServerState
 from grace.server.stages.requests import read_request, request_id_of
 from grace.server.transport.listener.grpc_listener import Context, GrpcContext, IncomingCall
 
@@ -62,7 +55,10 @@ class Call:
 
 
 class FrontEnd:
-    """Belongs to the event loop, but the pipeline's threads call `batch_done` and `ended`."""
+    """Belongs to the event loop, but the pipeline's threads call `batch_done` and `ended`.
+
+    idle  set while no call is open: every reply was sent, or its call was reset
+    """
 
     def __init__(self, state: ServerState, config: ServingConfig, metrics: Metrics) -> None:
         self._state = state
@@ -72,8 +68,8 @@ class FrontEnd:
         self._loop = asyncio.get_running_loop()
         self._log_unread_at = -math.inf
         self._latest = -math.inf  # when a call came in
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self.idle = asyncio.Event()
+        self.idle.set()
         self._uncounted: deque[tuple[AnsweredBatch, tuple[Span, ...]]] = deque()
 
     async def until_quiet(self, seconds: float, most: float) -> None:
@@ -81,10 +77,6 @@ class FrontEnd:
         end = perf_counter() + most
         while (now := perf_counter()) < min(end, self._latest + seconds):
             await asyncio.sleep(min(end, self._latest + seconds) - now)
-
-    async def until_idle(self) -> None:
-        """Wait until every call has ended: its reply was sent, or it was reset."""
-        await self._idle.wait()
 
     async def retrieve(self, message: bytes, context: GrpcContext) -> bytes:
         """Serve a call of gRPC in this process."""
@@ -95,7 +87,7 @@ class FrontEnd:
         before `answer`: the calls that are open now decide whether it is one too many."""
         self._state.open_calls += 1
         self._latest = perf_counter()
-        self._idle.clear()
+        self.idle.clear()
         context.add_done_callback(partial(self._closed, given.connection))
         return Call(given, surplus=self._state.open_calls > self._limits.open_calls)
 
@@ -145,10 +137,7 @@ class FrontEnd:
         if call.surplus:
             most = f"{self._limits.open_calls} calls are open, and no more may (limits.open_calls)"
             raise ServiceError("too_many_calls", f"{most}; try again later", None, RETRY_SECONDS)
-        if state.phase == Phase.STARTING:
-            raise not_ready()
-        if not state.takes:
-            raise draining()
+        state.require_takes()
         assert state.pipeline is not None
         retrieval = read_request(call.given.message, self._limits, self._generation)
         completion: asyncio.Future[Outcome] = self._loop.create_future()
@@ -192,7 +181,7 @@ class FrontEnd:
                 LOG.warning("replies_unread", extra={"connection": connection})
         self._state.open_calls -= 1
         if not self._state.open_calls:
-            self._idle.set()
+            self.idle.set()
 
 
 def _log_end(
