@@ -114,11 +114,6 @@ def refusal_of(fault: RequestError, message: str) -> ServiceError:
     return invalid_field(fault.field, fault.fault, fault.logged)
 
 
-def unknown_field(message: str, number: int, wire_type: int) -> ServiceError:
-    """The request has an unknown field: the server would carry out only a part of the request."""
-    return invalid_field(message, words_of("UnknownField", value=number, limit=wire_type))
-
-
 def wrong_pair(field: str, text: str) -> ServiceError:
     """The request names another model or SID space than the loaded one."""
     return ServiceError(f"wrong_{field}", f"{field}: {text}", field)
@@ -151,16 +146,6 @@ def unmeetable(left: float, needed: float) -> ServiceError:
     text = "an answer takes longer now than the time left; allow more time, or try again later"
     numbers = {"grace-deadline-left-ms": max(0.0, left), "grace-predicted-ms": needed}
     return ServiceError("deadline_unmeetable", text, seconds=numbers)
-
-
-def too_many_loads(most: int) -> ServiceError:
-    text = f"{most} calls load or wait for their turn, and no more may; see GetStatus, try later"
-    return ServiceError("too_many_loads", text, retry_seconds=MAX_RETRY_SECONDS)
-
-
-def too_many_explanations(most: int) -> ServiceError:
-    text = f"{most} calls of Explain wait or are under way, and no more may; try again later"
-    return ServiceError("too_many_explanations", text, retry_seconds=1.0)
 
 
 def internal(reason: str = "internal") -> ServiceError:

@@ -167,7 +167,6 @@ class Server:
         self._listeners = Listeners(config, self._front_end, self._admin, died, credentials)
 
     async def run(self) -> NoReturn:
-        """Serve until a signal or a fault ends the server, and end the process."""
         watches = [asyncio.create_task(self._state.loop_lag.watch())]
         watches.append(asyncio.create_task(self._credentials.watch()))
         watches.append(asyncio.create_task(self._watch_stages()))
@@ -208,7 +207,6 @@ class Server:
         return pair
 
     async def _updates_complete(self) -> None:
-        """Wait for the updates without which the server must not be ready."""
         if (updates := self._state.updates) is None:
             fields = {"refused": "stops, weights and rollbacks", "remedy": "set state_dir"}
             LOG.warning("no_state_dir", extra=fields)
@@ -257,7 +255,9 @@ class Server:
         finished = not self._broken.is_set() and await self._drain()
         if self._broken.is_set():
             finished = False
-            await self._fail()
+            self._state.phase, self._state.takes = Phase.FAILED, False
+            await self._listeners.set_health(serving=False)
+            await self._listeners.finish_calls(FAIL_SECONDS)
         if (updates := self._state.updates) is not None:
             await DaemonThread("grace-aside").run(lambda: updates.close(JOIN_SECONDS))
         pipeline.close()
@@ -278,11 +278,6 @@ class Server:
             return False
         self._state.takes = False
         return await self._listeners.finish_calls(listen.drain_seconds)
-
-    async def _fail(self) -> None:
-        self._state.phase, self._state.takes = Phase.FAILED, False
-        await self._listeners.set_health(serving=False)
-        await self._listeners.finish_calls(FAIL_SECONDS)
 
     async def _watch_stages(self) -> None:
         while True:

@@ -39,9 +39,7 @@ class Finding:
     remedy: str = ""
 
 
-def doctor(
-    as_json: AsJson = False,
-) -> None:
+def doctor(as_json: AsJson = False) -> None:
     """Check this machine: packages, native library, GPU. Exit code 1 if a command cannot work.
 
     Example: `grace doctor`

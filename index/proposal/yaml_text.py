@@ -145,12 +145,9 @@ def _rule(each: Decision, proposal: Proposal) -> Iterator[str]:
 
 def _from_folder(out: Path, addresses: Iterable[str]) -> list[str]:
     """Return the addresses as a file in `out` names them."""
-    return [each if is_url(each) else _relative(each, out) for each in addresses]
-
-
-def _relative(address: str, out: Path) -> str:
     # The folders themselves, not links to them: `..` of a link leads elsewhere.
-    return os.path.relpath(Path(address).resolve(), out.resolve())
+    place = out.resolve()
+    return [a if is_url(a) else os.path.relpath(Path(a).resolve(), place) for a in addresses]
 
 
 def _list(values: Iterable[str]) -> str:

@@ -386,7 +386,6 @@ def counts_of(snapshot: Snapshot) -> Counts:
 
 
 def arrays_document() -> str:
-    """Return the table in Markdown."""
     lines = ["| file | dtype and shape | holds |", "| --- | --- | --- |"]
     for row in TABLE:
         dtype = row.dtype.replace("|", "\\|")

@@ -36,7 +36,6 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 def configure_logs(config: LogsConfig) -> None:
-    """Set up this process's logging as the configuration says."""
     writer = LineWriter(partial(_write, sys.stderr.fileno()))
     log_with(writer, JsonLines() if config.format == "json" else TextLines())
     set_log_level(config.level)

@@ -18,7 +18,7 @@ from grace.configs.errors import ConfigError, GraceError
 from grace.index.storage import Published, published
 from grace.proto.retrieval_pb2 import LoadStatus
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import ServiceError, draining, not_ready, too_many_loads
+from grace.server.errors import MAX_RETRY_SECONDS, ServiceError, draining, not_ready
 from grace.server.observe.logs import LOG
 from grace.server.observe.metrics import Metrics
 from grace.server.reload.current import Current
@@ -174,7 +174,9 @@ class Reloads:
         """Run an operator's call to its end, even if the caller gives up."""
         if len(self._operations) >= MOST_CALLS:
             operation.close()
-            raise too_many_loads(MOST_CALLS)
+            most = f"{MOST_CALLS} calls load or wait for their turn, and no more may"
+            text = f"{most}; see GetStatus, try later"
+            raise ServiceError("too_many_loads", text, None, MAX_RETRY_SECONDS)
         task = asyncio.create_task(operation)
         self._operations.add(task)
         task.add_done_callback(self._operations.discard)

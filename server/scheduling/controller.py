@@ -14,13 +14,7 @@ from dataclasses import dataclass
 
 from grace.configs.serving import BatchingConfig
 from grace.server.errors import displaced, expired, overloaded, queue_full, unmeetable
-from grace.server.messages import (
-    PRIORITY_NAMES,
-    Failure,
-    PendingRequest,
-    Priority,
-    Span,
-)
+from grace.server.messages import PRIORITY_NAMES, Failure, PendingRequest, Priority, Span
 from grace.server.scheduling.feedback import (
     HOLD_SHARE,
     HeadStart,

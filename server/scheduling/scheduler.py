@@ -11,14 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from grace.server.errors import cancelled, draining, expired
-from grace.server.messages import (
-    Failure,
-    Outcome,
-    PendingRequest,
-    Priority,
-    RequestState,
-    Span,
-)
+from grace.server.messages import Failure, Outcome, PendingRequest, Priority, RequestState, Span
 from grace.server.scheduling.controller import Controller, Departure
 from grace.server.scheduling.predictions import BatchUnderWay, Place
 

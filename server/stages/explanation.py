@@ -12,7 +12,6 @@ from math import inf
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.forms.component import Reason
 from grace.index.forms.components import explain
 from grace.index.snapshot import Snapshot
 from grace.index.trie import NO_NODE
@@ -105,7 +104,8 @@ class _Explained:
         generated = generate_sids(features, trace)
         if generated.corrupt[0]:
             raise internal("not_finite")
-        self._add_steps(trace)
+        for token, step in zip(self._reply.sid, trace.steps, strict=False):
+            self._reply.steps.add(token=token, admitted=step.admitted, **asdict(step))
         kept = trace.steps[-1].kept
         if kept:
             self._reply.score = float(trace.steps[-1].score or 0.0)
@@ -132,10 +132,6 @@ class _Explained:
             if level in excluded and given in excluded[level]
         }
         self._reply.excluded_by.extend(_level_ids(named))
-
-    def _add_steps(self, trace: SearchTrace) -> None:
-        for token, step in zip(self._reply.sid, trace.steps, strict=False):
-            self._reply.steps.add(token=token, admitted=step.admitted, **asdict(step))
 
     def _add_rank(self, leaves: Leaves) -> None:
         """Rank the ad among the matched ads without `max_ads`, and find what limits it."""
@@ -175,14 +171,18 @@ class _Explained:
         """Name the first test that the ad failed."""
         reply, retrieval = self._reply, self._retrieval
         reply.stops.extend(_level_ids(stops))
-        failed = [reason for reason in self._reasons if not reason.passes]
+        failed = [
+            f"{reason.name} {reason.rule} (user: {reason.values})"
+            for reason in self._reasons
+            if not reason.passes
+        ]
         last = steps[-1]
         if reply.stops:
             reply.outcome = Outcome.OUTCOME_STOPPED
             reply.text = f"an update stops it: {_listed(reply.stops)}"
         elif failed:
             reply.outcome = Outcome.OUTCOME_NOT_ELIGIBLE
-            reply.text = f"its rules do not allow this user: {'; '.join(map(_rule, failed))}"
+            reply.text = f"its rules do not allow this user: {'; '.join(failed)}"
         elif not last.kept:
             reply.outcome = Outcome.OUTCOME_OUT_OF_BEAM if last.admitted else Outcome.OUTCOME_MASKED
             reply.text = f"step {len(steps)} of {len(reply.sid)} {self._lost(last)}"
@@ -216,10 +216,6 @@ class _Explained:
         if step.lowest_score is not None:
             kept = f"{step.beams} beams were kept, down to score {step.lowest_score:.6g}"
         return f"dropped its prefix {prefix}: {place}; {kept}"
-
-
-def _rule(reason: Reason) -> str:
-    return f"{reason.name} {reason.rule} (user: {reason.values})"
 
 
 def _level_ids(levels: Mapping[str, int]) -> list[wire.LevelId]:

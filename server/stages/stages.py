@@ -19,10 +19,8 @@ import numpy.typing as npt
 
 from grace.index.matching.exact import HeldAds, MatchCounts
 from grace.index.trie import NO_NODE
-from grace.index.users.user_rows import UserRows
 from grace.kernels import UserTensors
 from grace.model.engine.device_copy import Staging
-from grace.model.engine.feature_reader import ReadFeatures
 from grace.model.engine.search_trace import SearchTrace
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError, internal, invalid_field, refusal_of, wrong_pair
@@ -96,7 +94,13 @@ def _read_requests(
     if not any(of_users.faults):  # otherwise these rows are not the batch's
         users = pair.with_eligible(users)
     of_features, compute = pair.model.features.read(messages, batch.bucket, for_features)
-    ignored = _ignored_names(requests, of_users.rows, of_features, pair.snapshot.schema.entities)
+    entities = pair.snapshot.schema.entities
+    # Rows of padding, which have no request, come last.
+    of_requests = zip(requests, of_users.rows.ignored, of_features.ignored, strict=False)
+    ignored = tuple(
+        tuple(sorted({*of_user, *by_model, *request.retrieval.unknown_entities(entities)}))
+        for request, of_user, by_model in of_requests
+    )
     found = zip(requests, of_features.faults, of_users.faults, ignored, strict=True)
     faults = [
         refusal_of(fault, "RetrieveRequest")
@@ -130,20 +134,6 @@ def _unknown_name(
     known = ", ".join(names)
     fault = f"no such name, and the request is strict; known: {known}; correct the name"
     return invalid_field(ignored[0], f"{fault}, or send the request without strict", "strict")
-
-
-def _ignored_names(
-    requests: Sequence[PendingRequest],
-    rows: UserRows,
-    features: ReadFeatures,
-    entities: tuple[str, ...],
-) -> tuple[tuple[str, ...], ...]:
-    # Rows of padding, which have no request, come last.
-    of_requests = zip(requests, rows.ignored, features.ignored, strict=False)
-    return tuple(
-        tuple(sorted({*of_user, *of_features, *request.retrieval.unknown_entities(entities)}))
-        for request, of_user, of_features in of_requests
-    )
 
 
 def _without_faults(

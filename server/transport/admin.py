@@ -16,6 +16,7 @@ from grace.configs.serving import LogLevel, ServingConfig
 from grace.index.targeting.schema import KINDS
 from grace.index.updates.live_ads import unknown_ids
 from grace.index.updates.update import ids_message
+from grace.native.wire import words_of
 from grace.proto.retrieval_pb2 import (
     ConfirmUpdatesRequest,
     ConfirmUpdatesResponse,
@@ -41,14 +42,7 @@ from grace.proto.retrieval_pb2 import (
 )
 from grace.server.ad_updates import AdUpdates, Updated
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import (
-    FIELD_CHARACTERS,
-    ServiceError,
-    internal,
-    invalid_field,
-    malformed,
-    unknown_field,
-)
+from grace.server.errors import FIELD_CHARACTERS, ServiceError, internal, invalid_field, malformed
 from grace.server.observe.logs import LOG, set_log_level
 from grace.server.reload.reloads import Reloads
 from grace.server.server_state import ServerState
@@ -209,7 +203,8 @@ def _read(kind: type[_Request], message: bytes) -> _Request:
         raise malformed(name) from None
     unknown = UnknownFieldSet(request)
     if len(unknown):
-        raise unknown_field(name, unknown[0].field_number, unknown[0].wire_type)
+        number, wire_type = unknown[0].field_number, unknown[0].wire_type
+        raise invalid_field(name, words_of("UnknownField", value=number, limit=wire_type))
     return request
 
 

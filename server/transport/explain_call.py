@@ -14,7 +14,7 @@ import torch
 
 from grace.configs.serving import ServingConfig
 from grace.native.wire import SHORT_MESSAGES
-from grace.server.errors import cancelled, refusal_of, too_many_explanations
+from grace.server.errors import ServiceError, cancelled, refusal_of
 from grace.server.messages import PendingRequest, RequestBatch, Retrieval
 from grace.server.server_state import ServerState
 from grace.server.stages.explanation import explain_ad
@@ -40,10 +40,15 @@ class ExplainCall:
     async def reply(self, message: bytes, _: GrpcContext) -> bytes:
         """Return the bytes of an ExplainResponse, or raise a ServiceError."""
         self._state.require_takes()
-        ad_id, request = _read(message)
-        retrieval = read_request(request, self._limits, self._generation)
+        head, fault = SHORT_MESSAGES.read("ExplainRequest", message)
+        if fault is not None:
+            raise refusal_of(fault, "ExplainRequest")
+        ad_id = head.number("ad_id")
+        # As bytes: the generated class would drop some of what is wrong with them.
+        retrieval = read_request(head.joined("request"), self._limits, self._generation)
         if not self._places.acquire(blocking=False):
-            raise too_many_explanations(MOST_EXPLANATIONS)
+            most = f"{MOST_EXPLANATIONS} calls of Explain wait or are under way, and no more may"
+            raise ServiceError("too_many_explanations", f"{most}; try again later", None, 1.0)
         gone = Event()
         try:
             return await self._thread.run(lambda: self._explained(ad_id, retrieval, gone))
@@ -82,14 +87,3 @@ class ExplainCall:
     def _stops_among(self, levels: Mapping[str, int]) -> Mapping[str, int]:
         updates = self._state.updates
         return {} if updates is None else updates.stops_among(levels)
-
-
-def _read(message: bytes) -> tuple[int, bytes]:
-    """Return the ad id of an ExplainRequest, and its request as bytes, to check them as Retrieve's.
-
-    The generated class would drop some of what is wrong with them.
-    """
-    head, fault = SHORT_MESSAGES.read("ExplainRequest", message)
-    if fault is not None:
-        raise refusal_of(fault, "ExplainRequest")
-    return head.number("ad_id"), head.joined("request")

@@ -155,7 +155,10 @@ class FrontEnd:
         if call.request is not None:
             assert self._state.pipeline is not None
             self._state.pipeline.scheduler.cancel(call.request)
-        late = perf_counter() >= call.given.deadline - _deadline_tolerance(call.given)
+        given = call.given
+        # It may end earlier by its caller's clock: timeouts are rounded up on the way.
+        tolerance = 0.005 + 0.02 * (given.deadline - given.arrived)
+        late = perf_counter() >= given.deadline - tolerance
         text = "the deadline passed before the answer was ready"
         error = ServiceError("deadline_exceeded", text) if late else cancelled()
         self._ended(call, error, perf_counter())
@@ -213,11 +216,6 @@ def _bounded(text: str) -> str:
     if len(encoded) <= MAX_TEXT_BYTES:
         return text
     return f"{encoded[:MAX_TEXT_BYTES].decode(errors='ignore')}..."
-
-
-def _deadline_tolerance(call: IncomingCall) -> float:
-    """Return how early a call may end by its caller's clock: timeouts are rounded up on the way."""
-    return 0.005 + 0.02 * (call.deadline - call.arrived)
 
 
 def _request_id(call: Call, limits: LimitsConfig) -> str | None:

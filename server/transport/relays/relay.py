@@ -26,14 +26,7 @@ import uvloop
 from grace.configs.errors import ConfigError
 from grace.configs.serving import TlsConfig
 from grace.proto.retrieval_pb2 import DESCRIPTOR
-from grace.server.observe.logs import (
-    LOG,
-    LineWriter,
-    PrintedText,
-    fields_of,
-    flush_logs,
-    log_with,
-)
+from grace.server.observe.logs import LOG, LineWriter, PrintedText, fields_of, flush_logs, log_with
 from grace.server.threads import name_this_thread
 from grace.server.transport.certificates import CertificateFiles
 from grace.server.transport.listener.grpc_listener import GrpcContext, GrpcListener
