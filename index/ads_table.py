@@ -76,8 +76,10 @@ class AdsTable:
         theirs = {"ad_id": key, **({"title": title} if title else {}), **rules}
         names = self.ids.names("ad", ad_ids)
         ad_of = {name: ad for name, ad in zip(names, ad_ids, strict=True) if name is not None}
+        mapped = "ad" in self.ids.mapped
         for rows in read_rows(file, theirs, "ad_id", _BATCH_ROWS):
-            keys = self._keys(rows)
+            ids = rows.given("ad_id") if mapped else pa.array(rows.ids("ad_id", strict=False))
+            keys = ids.cast(pa.string())
             here = pc.is_in(keys, value_set=pa.array(list(ad_of), pa.string()))
             found = rows.where(here)
             if len(found) == 0:
@@ -88,11 +90,6 @@ class AdsTable:
                 rule = int(ruled.rule_of[row])
                 reasons = () if rule == REFUSED else explain(ruled, rule, request)
                 yield ad_of[item_id], KnownAd(item_id, str(titles[row] or ""), reasons)
-
-    def _keys(self, rows: Rows) -> pa.Array:
-        is_mapped = "ad" in self.ids.mapped
-        ids = rows.given("ad_id") if is_mapped else pa.array(rows.ids("ad_id", strict=False))
-        return ids.cast(pa.string())
 
     def _rules_in(self, file: TableFile) -> dict[str, str]:
         """Return the columns of rules, ours and the table's."""

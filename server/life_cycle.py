@@ -60,17 +60,10 @@ from grace.server.transport.listeners import Listeners
 STOPPED, FAILED, NOT_STARTED = 0, 1, 2  # exit codes
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-SWITCH_SECONDS = 5e-4
-"""How long a busy stage thread may keep the interpreter from the event loop."""
-
-FAIL_SECONDS = 2.0
-"""The time that the failures of a dead stage have to reach their callers."""
-
-BEAT_SECONDS = 1.0
-"""The time between two checks for a stage that hangs."""
-
-JOIN_SECONDS = 5.0
-"""The time that the pipeline's threads have to end, once nothing is under way."""
+SWITCH_SECONDS = 5e-4  # that a busy stage thread may keep the interpreter from the event loop
+FAIL_SECONDS = 2.0  # for the failures of a dead stage to reach their callers
+BEAT_SECONDS = 1.0  # between two checks for a stage that hangs
+JOIN_SECONDS = 5.0  # for the pipeline's threads to end, once nothing is under way
 
 
 def serve(

@@ -209,7 +209,7 @@ class ExactMatcher:
         try:
             fixed, failed = counts.T[:_FIXED_COUNTS], counts[:, _FIXED_COUNTS:]
             returned = offsets[1:] - offsets[:-1]
-            yield HeldAds(offsets, MatchCounts(*fixed, failed, returned), handle)
+            yield HeldAds(offsets, MatchCounts(*(*fixed, failed, returned)), handle)
         finally:
             _drop(handle)
 

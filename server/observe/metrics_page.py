@@ -37,6 +37,7 @@ class MetricsPage(ThreadingMixIn, TCPServer):
     def __init__(
         self, host: str, port: int, registry: CollectorRegistry, state: ServerState
     ) -> None:
+        place: Any
         self.address_family, _, _, _, place = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]

@@ -94,12 +94,13 @@ def _read_requests(
     if not any(of_users.faults):  # otherwise these rows are not the batch's
         users = pair.with_eligible(users)
     of_features, compute = pair.model.features.read(messages, batch.bucket, for_features)
-    entities = pair.snapshot.schema.entities
+    entities = {*pair.snapshot.schema.entities}
     # Rows of padding, which have no request, come last.
-    of_requests = zip(requests, of_users.rows.ignored, of_features.ignored, strict=False)
+    retrievals = (request.retrieval for request in requests)
+    of_requests = zip(retrievals, of_users.rows.ignored, of_features.ignored, strict=False)
     ignored = tuple(
-        tuple(sorted({*of_user, *by_model, *request.retrieval.unknown_entities(entities)}))
-        for request, of_user, by_model in of_requests
+        tuple(sorted({*of_user, *by_model, *({*each.exclude, *each.at_most} - entities)}))
+        for each, of_user, by_model in of_requests
     )
     found = zip(requests, of_features.faults, of_users.faults, ignored, strict=True)
     faults = [

@@ -50,14 +50,9 @@ from grace.server.stages.stages import Stages
 from grace.server.transport.explain_call import ExplainCall
 from grace.server.transport.listener.grpc_listener import GrpcContext, Method
 
-PAGE_IDS = 1 << 16
-"""The most ids in a reply of GetStops."""
-
-MOST_SMALL_BYTES = 8192
-"""The most bytes of a request that is read here, on the event loop."""
-
-MOST_UNKNOWN = 10
-"""The most ids of one level that a reply of UpdateAds names as unknown."""
+PAGE_IDS = 1 << 16  # at most in a reply of GetStops
+MOST_SMALL_BYTES = 8192  # of a request that is read here, on the event loop
+MOST_UNKNOWN = 10  # ids of one level that a reply of UpdateAds names as unknown
 
 _LOG_LEVELS = get_args(LogLevel)
 _Request = TypeVar("_Request", bound=Message)

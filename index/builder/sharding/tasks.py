@@ -103,17 +103,13 @@ def collect_file(inputs: TaskInputs, file: AdsFile, first_row: int) -> Collected
     runs, size = [], inputs.plain.vocab_sizes[0]
     token_ads = np.zeros(size, np.int64)
     for ads, ids in collector:
-        runs.append(_written_run(ads, ids, inputs))
+        path = inputs.new_folder("run-")
+        save_arrays(ids, path)
+        if len(ads):
+            inputs.write(ads, path)
+        runs.append(Run(path, len(ads) > 0))
         token_ads += np.bincount(ads.columns.tokens[:, 0], minlength=size)
     return CollectedFile(runs, token_ads, collector.rejects, frozenset(collector.stated))
-
-
-def _written_run(ads: CollectedAds, ids: SortedIds, inputs: TaskInputs) -> Run:
-    path = inputs.new_folder("run-")
-    save_arrays(ids, path)
-    if len(ads):
-        inputs.write(ads, path)
-    return Run(path, len(ads) > 0)
 
 
 def first_token_ranges(token_ads: npt.NDArray[np.int64], shards: int) -> list[tuple[int, int]]:

@@ -31,11 +31,8 @@ from grace.server.transport.listener.listen_limits import ListenLimits
 from grace.server.transport.relays.frames import Kind, Link, unpacked
 from grace.server.transport.relays.relay import IGNORED
 
-REAP_SECONDS = 5.0
-"""How long a process may take to end once its end of the link is closed."""
-
-HEALTH_SECONDS = 2.0
-"""How long a change of health waits for relays, one of which may hang."""
+REAP_SECONDS = 5.0  # for a process to end once its end of the link is closed
+HEALTH_SECONDS = 2.0  # that a change of health waits for relays, one of which may hang
 
 
 @dataclass(eq=False)
