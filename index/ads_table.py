@@ -71,7 +71,9 @@ class AdsTable:
         key = self._source.theirs("ad_id")
         if key not in file.schema.names:
             raise missing(file, key)
-        rules = self._rules_in(file)
+        names = (*self._schema.rule_columns, CLAUSES, EXPRESSION)
+        columns = {name: self._source.theirs(name) for name in names}
+        rules = {ours: their for ours, their in columns.items() if their in file.schema.names}
         title = _title_column(file, self._source.theirs("title"), {key, *rules.values()})
         theirs = {"ad_id": key, **({"title": title} if title else {}), **rules}
         names = self.ids.names("ad", ad_ids)
@@ -90,12 +92,6 @@ class AdsTable:
                 rule = int(ruled.rule_of[row])
                 reasons = () if rule == REFUSED else explain(ruled, rule, request)
                 yield ad_of[item_id], KnownAd(item_id, str(titles[row] or ""), reasons)
-
-    def _rules_in(self, file: TableFile) -> dict[str, str]:
-        """Return the columns of rules, ours and the table's."""
-        names = (*self._schema.rule_columns, CLAUSES, EXPRESSION)
-        theirs = {name: self._source.theirs(name) for name in names}
-        return {ours: their for ours, their in theirs.items() if their in file.schema.names}
 
 
 class RuledRows(NamedTuple):

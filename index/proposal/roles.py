@@ -226,7 +226,9 @@ class _Choice:
         if fault is None and named:
             self.take(facts, role, name, reason, role)
             return
-        if fault is None and _describes(facts):
+        # The values of single ads do not say what the ad is.
+        repeat = facts.most_per_row > 1 or len(facts.values) < max(facts.given, _FEW_ADS)
+        if fault is None and names.describes_ad(facts.plain) and repeat:
             reason = (
                 f"{facts.shown_values}: what the ad is, by its name; it limits nobody by itself"
             )
@@ -300,12 +302,6 @@ def _unfit_end(facts: ColumnFacts) -> str | None:
         if ending and _limits(role, base, {ending: facts}) and not lists:
             return _span_fault(facts, role) or f"another column is this end of the {role.value}"
     return None
-
-
-def _describes(facts: ColumnFacts) -> bool:
-    """Return whether the name says what the ad is, and the values are not those of single ads."""
-    repeat = facts.most_per_row > 1 or len(facts.values) < max(facts.given, _FEW_ADS)
-    return names.describes_ad(facts.plain) and repeat
 
 
 def _no_rule(facts: ColumnFacts) -> str | None:

@@ -91,7 +91,6 @@ class Metrics:
                 histogram.observe(value)
 
     def updated(self, result: UpdateResult, count: int = 1) -> None:
-        """Count updates of ads by their result."""
         self._updates[result].inc(count)
 
     def credentials_loaded(self, setting: str, result: str) -> None:

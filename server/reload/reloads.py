@@ -305,21 +305,18 @@ class Reloads:
         if seen is None or self._failed_version != seen.version or seen.version == version:
             self._forget_fault()
         if pair is not served:
-            self._swap(pair, perf_counter() - begin)
+            before = self._version
+            self._retired.add(served)
+            self._state.pair = pair
+            self._metrics.serves(pair.snapshot)
+            self._metrics.loads["ok"].inc()
+            facts = {"snapshot_version": version, "checkpoint": pair.checkpoint}
+            seconds = round(perf_counter() - begin, 3)
+            LOG.info("swapped", extra={**facts, "previous_version": before, "seconds": seconds})
 
     def _forget_fault(self) -> None:
         """Report no fault any more: nothing that the server should serve has failed."""
         self._load_fault, self._failed_version = "", 0
-
-    def _swap(self, pair: ServingPair, seconds: float) -> None:
-        before = self._version
-        self._retired.add(self._state.served())
-        self._state.pair = pair
-        self._metrics.serves(pair.snapshot)
-        self._metrics.loads["ok"].inc()
-        facts = {"snapshot_version": pair.snapshot.facts.version, "checkpoint": pair.checkpoint}
-        facts |= {"previous_version": before, "seconds": round(seconds, 3)}
-        LOG.info("swapped", extra=facts)
 
     def _failed(self, version: int, fault: LoadFault) -> ServiceError:
         """Report a load that failed, and return its error. Version 0: CURRENT cannot be read."""

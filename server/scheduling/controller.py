@@ -101,7 +101,6 @@ class Controller:
         self._in_vain = 0  # NORMAL requests that left, too late to start, since a batch ended
 
     def margin(self, now: float) -> float:
-        """Return the share of the predicted time that a request must have in addition."""
         return self._margin.share(now)
 
     def sheds(self, priority: Priority, now: float) -> bool:

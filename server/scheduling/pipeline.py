@@ -150,7 +150,6 @@ class Pipeline:
             self._die(stage, place_of(self._threads[stage].name))
 
     def close(self) -> None:
-        """Take no more requests. What was taken is finished."""
         self.scheduler.close()
 
     def join(self, timeout: float) -> bool:
@@ -236,7 +235,11 @@ class Pipeline:
         self._watch.begin("post", given.requests)  # also while it waits for the device
         self._marks.wait_for(given.times[-1].end)
         self.scheduler.advance(given.under_way, Place.POST)
-        spans = self._spans(given.times)
+        moments = self._marks.times(
+            [mark for each in given.times for mark in (each.begin, each.end)]
+        )
+        ends = zip(given.times, moments[::2], moments[1::2], strict=True)
+        spans = tuple(Span(each.host.stage, begin, end) for each, begin, end in ends)
         answered = self._answered = Event()
         try:
             carried = self._attempt("post", given, lambda batch: self._answer_all(batch, spans))
@@ -303,11 +306,6 @@ class Pipeline:
         if stage == "input":
             return perf_counter()
         return given.times[-1].end if stage == "features" else self._streams[stage].mark()
-
-    def _spans(self, times: tuple[_Timed, ...]) -> tuple[Span, ...]:
-        moments = self._marks.times([mark for each in times for mark in (each.begin, each.end)])
-        ends = zip(times, moments[::2], moments[1::2], strict=True)
-        return tuple(Span(each.host.stage, begin, end) for each, begin, end in ends)
 
     def _end(
         self,

@@ -85,7 +85,6 @@ class Scheduler:
                 self._changed.wait(max(0.0, min(seconds, threading.TIMEOUT_MAX)))
 
     def poll(self) -> Departure | None:
-        """Return what leaves the queue at this moment. None if nothing does."""
         with self._changed:
             return self._controller.depart(self._clock())
 

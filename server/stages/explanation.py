@@ -95,8 +95,22 @@ class _Explained:
         self._reasons = explain(self._snapshot, rule, request)
 
     def search(self, stages: Stages, require_wanted: Callable[[], None]) -> list[TracedStep]:
-        self._add_rules()
-        self._add_excluded()
+        for reason in self._reasons:
+            self._reply.rules.add(
+                name=reason.name,
+                passes=reason.passes,
+                allows=reason.rule,
+                user=reason.user,
+                deciding=reason.deciding,
+            )
+        # A request may give `exclude` the name of the level of ads, which no entity has.
+        excluded = {**self._retrieval.exclude, AD_LEVEL: self._retrieval.exclude_ads}
+        named = {
+            level: given
+            for level, given in self._levels.items()
+            if level in excluded and given in excluded[level]
+        }
+        self._reply.excluded_by.extend(_level_ids(named))
         require_wanted()
         features = stages.features(self._prepared)
         require_wanted()
@@ -112,26 +126,6 @@ class _Explained:
             require_wanted()
             self._add_rank(Leaves(generated.leaves.numpy(), generated.scores.numpy()))
         return trace.steps
-
-    def _add_rules(self) -> None:
-        for reason in self._reasons:
-            self._reply.rules.add(
-                name=reason.name,
-                passes=reason.passes,
-                allows=reason.rule,
-                user=reason.user,
-                deciding=reason.deciding,
-            )
-
-    def _add_excluded(self) -> None:
-        # A request may give `exclude` the name of the level of ads, which no entity has.
-        excluded = {**self._retrieval.exclude, AD_LEVEL: self._retrieval.exclude_ads}
-        named = {
-            level: given
-            for level, given in self._levels.items()
-            if level in excluded and given in excluded[level]
-        }
-        self._reply.excluded_by.extend(_level_ids(named))
 
     def _add_rank(self, leaves: Leaves) -> None:
         """Rank the ad among the matched ads without `max_ads`, and find what limits it."""

@@ -15,7 +15,6 @@ from time import perf_counter, time_ns
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from grace.index.matching.exact import HeldAds, MatchCounts
 from grace.index.trie import NO_NODE
@@ -189,7 +188,7 @@ def answer_requests(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredB
     sound = [row for row in range(len(requests)) if not corrupt[row]]
     leaves = _leaves_of(batch, sound)
     with held_ads(batch.input, leaves) as ads:
-        heads = _heads(batch.input, sound, _timings(batch.input, sound, spans, begin))
+        heads = _heads(batch.input, sound, spans, begin)
         replies = write_replies(ads, heads, leaves, batch.input.batch.pair.snapshot.trie)
         counts = ads.counts if len(sound) == len(ads.counts.sids) else _counts_of(ads.counts, sound)
     return AnsweredBatch(
@@ -251,23 +250,19 @@ def _known(values: Mapping[str, _Value], entities: Sequence[str]) -> Mapping[str
     return {name: value for name, value in values.items() if name in entities}
 
 
-def _timings(
-    batch: InputBatch, rows: Sequence[int], spans: tuple[Span, ...], begin: float
-) -> npt.NDArray[np.uint32]:
-    """Return the fields of grace.v1.Timings; `queue` is all time outside stages.   [rows, 5]"""
-    waited = queue_seconds(batch.requests, (*spans, Span("post", begin, begin)))
-    spent = {span.stage: span.end - span.begin for span in spans}
-    stages = [_microseconds(spent.get(stage, 0.0)) for stage in STAGE_NAMES[:-1]]
-    post = _microseconds(perf_counter() - begin)
-    return np.array([(_microseconds(waited[row]), *stages, post) for row in rows], np.uint32)
-
-
 def _microseconds(seconds: float) -> int:
     return min(max(0, round(seconds * 1e6)), _MAX_UINT32)
 
 
-def _heads(batch: InputBatch, rows: Sequence[int], timings: npt.NDArray[np.uint32]) -> ReplyHeads:
-    """What the replies of these rows say besides their ads."""
+def _heads(
+    batch: InputBatch, rows: Sequence[int], spans: tuple[Span, ...], begin: float
+) -> ReplyHeads:
+    """Return the other fields of these rows' replies. `queue` is all time outside stages."""
+    waited = queue_seconds(batch.requests, (*spans, Span("post", begin, begin)))
+    spent = {span.stage: span.end - span.begin for span in spans}
+    stages = [_microseconds(spent.get(stage, 0.0)) for stage in STAGE_NAMES[:-1]]
+    post = _microseconds(perf_counter() - begin)
+    timings = np.array([(_microseconds(waited[row]), *stages, post) for row in rows], np.uint32)
     retrievals = [batch.requests[row].retrieval for row in rows]
     asks_the_time = batch.batch.pair.snapshot.schema.asks_the_time
     return ReplyHeads(

@@ -133,7 +133,10 @@ class Admin:
 
     async def _get_status(self, _: GetStatusRequest) -> GetStatusResponse:
         state, config = self._state, self._config
-        pair = state.pair
+        pair, updates = state.pair, None
+        if state.updates is not None:
+            facts = asdict(state.updates.facts)
+            updates = UpdatesStatus(**facts, ads_stopped=state.ads_stopped)
         return GetStatusResponse(
             state=state.phase.value,
             server_version=version("grace-serving"),
@@ -152,7 +155,7 @@ class Admin:
             max_waiting=config.batching.max_waiting,
             in_flight=state.in_flight,
             front_ends=config.listen.front_ends,
-            updates=None if state.updates is None else _updates_status(state),
+            updates=updates,
             load=self._reloads.status(),
         )
 
@@ -253,11 +256,6 @@ def _snapshot_status(pair: ServingPair) -> SnapshotStatus:
         **asdict(pair.eligibility),
         updates_watermark=facts.updates_watermark,
     )
-
-
-def _updates_status(state: ServerState) -> UpdatesStatus:
-    assert state.updates is not None
-    return UpdatesStatus(**asdict(state.updates.facts), ads_stopped=state.ads_stopped)
 
 
 def _model_status(pair: ServingPair) -> ModelStatus:

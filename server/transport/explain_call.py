@@ -63,7 +63,14 @@ class ExplainCall:
 
         try:
             require_waiting()
-            batch = self._batch(retrieval)
+            now = perf_counter()
+            batch = RequestBatch(  # alone, in the smallest batch
+                pair=self._state.served(),
+                profile_name=retrieval.profile,
+                profile=self._generation.profiles[retrieval.profile],
+                bucket=min(self._generation.batch_buckets),
+                requests=(PendingRequest(retrieval, now, now),),
+            )
             device = batch.pair.device
             with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
                 explained = explain_ad(
@@ -72,17 +79,6 @@ class ExplainCall:
             return explained.SerializeToString()
         finally:
             self._places.release()
-
-    def _batch(self, retrieval: Retrieval) -> RequestBatch:
-        """Return the request alone, in the smallest batch."""
-        now = perf_counter()
-        return RequestBatch(
-            pair=self._state.served(),
-            profile_name=retrieval.profile,
-            profile=self._generation.profiles[retrieval.profile],
-            bucket=min(self._generation.batch_buckets),
-            requests=(PendingRequest(retrieval, now, now),),
-        )
 
     def _stops_among(self, levels: Mapping[str, int]) -> Mapping[str, int]:
         updates = self._state.updates

@@ -59,7 +59,6 @@ class Health:
         self._changed = asyncio.Event()
 
     def handlers(self) -> Any:
-        """Return the generic handlers to add to a gRPC server."""
         unary: Any = grpc.unary_unary_rpc_method_handler
         stream: Any = grpc.unary_stream_rpc_method_handler
         check, watch = freed_if_aborted(self._check), freed_if_aborted(self._watch)
