@@ -71,9 +71,9 @@ class AdsTable:
         key = self._source.theirs("ad_id")
         if key not in file.schema.names:
             raise missing(file, key)
-        names = (*self._schema.rule_columns, CLAUSES, EXPRESSION)
-        columns = {name: self._source.theirs(name) for name in names}
-        rules = {ours: their for ours, their in columns.items() if their in file.schema.names}
+        ours = (*self._schema.rule_columns, CLAUSES, EXPRESSION)
+        columns = {name: self._source.theirs(name) for name in ours}
+        rules = {name: their for name, their in columns.items() if their in file.schema.names}
         title = _title_column(file, self._source.theirs("title"), {key, *rules.values()})
         theirs = {"ad_id": key, **({"title": title} if title else {}), **rules}
         names = self.ids.names("ad", ad_ids)
