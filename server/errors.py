@@ -114,11 +114,6 @@ def refusal_of(fault: RequestError, message: str) -> ServiceError:
     return invalid_field(fault.field, fault.fault, fault.logged)
 
 
-def wrong_pair(field: str, text: str) -> ServiceError:
-    """The request names another model or SID space than the loaded one."""
-    return ServiceError(f"wrong_{field}", f"{field}: {text}", field)
-
-
 def queue_full(places: int, retry_seconds: float) -> ServiceError:
     """Return the refusal; in `retry_seconds` all waiting requests will have been answered."""
     text = f"{places} requests wait, and no more may (batching.max_waiting); try again later"

@@ -25,7 +25,6 @@ from grace.configs.machine import available_cores
 LIGHT = "not installed: `grace serve` and the commands that use a model need it"
 REINSTALL = "run `make setup`, or `pip install grace-serving` again"
 
-
 Status: TypeAlias = Literal["ok", "note", "fault"]
 
 

@@ -38,7 +38,6 @@ from grace.index.tables.addresses import absolute
 RUN_ROWS = 1 << 20
 """Ads that are read before they are written out as a run."""
 
-
 RunTasks: TypeAlias = Callable[[Sequence[Task[Any]]], Generator[tuple[Any, int], None, None]]
 """Runs every task; yields what they return, in their order.
 

@@ -96,9 +96,7 @@ class Reloads:
 
     async def first(self, observe: Observe) -> ServingPair:
         """Return the pair to start with: the pinned version, or the one that CURRENT names."""
-
-        def load(version: int | None) -> ServingPair:
-            return self._loader.load_first(version, observe)
+        load = partial(self._loader.load_first, observe=observe)
 
         def loaded() -> tuple[Published | None, ServingPair, str]:
             seen, pin, fault = None, self._pin, ""

@@ -44,10 +44,6 @@ class Departure:
     batch: BatchUnderWay | None
     failures: tuple[Failure, ...]
 
-    @property
-    def requests(self) -> tuple[PendingRequest, ...]:
-        return () if self.batch is None else self.batch.requests
-
 
 @dataclass(slots=True)
 class _Moment:

@@ -22,7 +22,7 @@ from grace.kernels import UserTensors
 from grace.model.engine.device_copy import Staging
 from grace.model.engine.search_trace import SearchTrace
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import ServiceError, internal, invalid_field, refusal_of, wrong_pair
+from grace.server.errors import ServiceError, internal, invalid_field, refusal_of
 from grace.server.messages import (
     STAGE_NAMES,
     Answer,
@@ -154,17 +154,12 @@ def _without_faults(
 def _wrong_pair(retrieval: Retrieval, pair: ServingPair) -> ServiceError | None:
     loaded = pair.snapshot.facts.sid_space
     if retrieval.model and retrieval.model != pair.checkpoint:
-        return wrong_pair(
-            "model",
-            f"{retrieval.model!r} is asked for, but {pair.checkpoint!r} is loaded; send its id, "
-            "or none to take whichever is loaded",
-        )
+        text = f"model: {retrieval.model!r} is asked for, but {pair.checkpoint!r} is loaded"
+        remedy = "send its id, or none to take whichever is loaded"
+        return ServiceError("wrong_model", f"{text}; {remedy}", "model")
     if retrieval.sid_space and retrieval.sid_space != loaded:
-        return wrong_pair(
-            "sid_space",
-            f"the sequences are in {retrieval.sid_space!r}, but {loaded!r} is loaded; "
-            "send SIDs of that space",
-        )
+        text = f"sid_space: the sequences are in {retrieval.sid_space!r}, but {loaded!r} is loaded"
+        return ServiceError("wrong_sid_space", f"{text}; send SIDs of that space", "sid_space")
     return None
 
 
