@@ -117,11 +117,10 @@ def report_errors(command: Callable[..., None]) -> Callable[..., None]:
     def wrapped(*args: Any, **kwargs: Any) -> None:
         try:
             command(*args, **kwargs)
-        except SnapshotError as error:
-            print(f"error: {error}; build or publish another version", file=sys.stderr)
-            raise typer.Exit(error.exit_code) from None
         except GraceError as error:
-            print(f"error: {error}", file=sys.stderr)
+            is_snapshot = isinstance(error, SnapshotError)
+            remedy = "; build or publish another version" if is_snapshot else ""
+            print(f"error: {error}{remedy}", file=sys.stderr)
             raise typer.Exit(error.exit_code) from None
         except ModuleNotFoundError as error:
             if error.name not in NOT_LIGHT:

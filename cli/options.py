@@ -47,14 +47,12 @@ class Connection:
 
 
 def data_ids(data: Path | None) -> "DataIds | None":
-    """Return the ids of --data."""
     from grace.index.tables.ids import DataIds
 
     return None if data is None else DataIds(data)
 
 
 def number_of(level: str, text: str, ids: "DataIds | None") -> int:
-    """Return the number of an ad or of an entity."""
     number = integer(text, 0, 2**63 - 1) if ids is None else ids.number(level, text)
     if number is None or (ids is None and text != str(number)):
         raise InputError(

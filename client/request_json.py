@@ -96,7 +96,6 @@ def _fill_field(message: Message, field: FieldDescriptor, value: Any, at: str) -
 
 
 def _scalar(field: FieldDescriptor, value: Any, at: str) -> Any:
-    """Return the value as protobuf takes it."""
     kind = field.cpp_type
     if kind == FieldDescriptor.CPPTYPE_STRING:
         return _text(value, at)

@@ -81,7 +81,6 @@ class FileError(GraceError):
 
 class SnapshotError(FileError):
     def within(self, folder: Path) -> "SnapshotError":
-        """Return the same error with the folder of its file."""
         return SnapshotError(self.file, self.fault, folder)
 
 

@@ -179,7 +179,6 @@ class CodebookSpec:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The codes by level."""
         return self.codes * self.levels if len(self.codes) == 1 else self.codes
 
 

@@ -29,7 +29,8 @@ def _tables(section: type, path: str) -> Iterator[str]:
         hint, declared = declaration(hints[field.name])
         nested = _section_below(hint)
         if nested is not None:
-            below.append((nested, f"{path}.{field.name}{_place(hint)}".lstrip(".")))
+            place = ".<name>" if get_origin(hint) in (dict, Mapping) else ""
+            below.append((nested, f"{path}.{field.name}{place}".lstrip(".")))
         if nested is None or declared.words:
             row = (f"`{field.name}`", _type(hint), _default(field), declared.words)
             rows.append(f"| {' | '.join(row)} |")
@@ -52,10 +53,6 @@ def _section_below(hint: Any) -> type | None:
     if get_origin(hint) in (Union, types.UnionType):
         return next(filter(None, map(_section_below, get_args(hint))), None)
     return None
-
-
-def _place(hint: Any) -> str:
-    return ".<name>" if get_origin(hint) in (dict, Mapping) else ""
 
 
 def _type(hint: Any) -> str:

@@ -89,33 +89,27 @@ class _Reader:
         if depth > MAX_DEPTH:
             raise self._fault(event, f"nested deeper than {MAX_DEPTH}")
         if isinstance(event, yaml.SequenceStartEvent):
-            return self._sequence(depth)
+            values = []
+            while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+                values.append(self._value(event, depth + 1))
+            return values
         assert isinstance(event, yaml.MappingStartEvent)
         return self._mapping(depth)
-
-    def _sequence(self, depth: int) -> list[Value]:
-        values = []
-        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
-            values.append(self._value(event, depth + 1))
-        return values
 
     def _mapping(self, depth: int) -> dict[str, Value]:
         values: dict[str, Value] = {}
         first_lines: dict[str, int] = {}
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
-            key = self._key(event, depth + 1)
+            self._value(event, depth + 1)
+            if not isinstance(event, yaml.ScalarEvent):
+                raise self._fault(event, "a key must be text, not a list or a mapping")
+            key = self._text(event)
             if key in values:
                 fault = f"key {key!r} is already on line {first_lines[key]}: keep one of them"
                 raise self._fault(event, fault)
             first_lines[key] = _line(event)
             values[key] = self._value(next(self._events), depth + 1)
         return values
-
-    def _key(self, event: yaml.Event, depth: int) -> str:
-        self._value(event, depth)
-        if not isinstance(event, yaml.ScalarEvent):
-            raise self._fault(event, "a key must be text, not a list or a mapping")
-        return self._text(event)
 
     def _text(self, event: yaml.ScalarEvent) -> str:
         """The text, with pairs of surrogate escapes (JSON's way) made the characters they mean."""

@@ -71,13 +71,17 @@ class AdsTable:
         key = self._source.theirs("ad_id")
         if key not in file.schema.names:
             raise missing(file, key)
-        rules = self._rules_in(file)
+        ours = (*self._schema.rule_columns, CLAUSES, EXPRESSION)
+        columns = {name: self._source.theirs(name) for name in ours}
+        rules = {name: their for name, their in columns.items() if their in file.schema.names}
         title = _title_column(file, self._source.theirs("title"), {key, *rules.values()})
         theirs = {"ad_id": key, **({"title": title} if title else {}), **rules}
         names = self.ids.names("ad", ad_ids)
         ad_of = {name: ad for name, ad in zip(names, ad_ids, strict=True) if name is not None}
+        mapped = "ad" in self.ids.mapped
         for rows in read_rows(file, theirs, "ad_id", _BATCH_ROWS):
-            keys = self._keys(rows)
+            ids = rows.given("ad_id") if mapped else pa.array(rows.ids("ad_id", strict=False))
+            keys = ids.cast(pa.string())
             here = pc.is_in(keys, value_set=pa.array(list(ad_of), pa.string()))
             found = rows.where(here)
             if len(found) == 0:
@@ -88,17 +92,6 @@ class AdsTable:
                 rule = int(ruled.rule_of[row])
                 reasons = () if rule == REFUSED else explain(ruled, rule, request)
                 yield ad_of[item_id], KnownAd(item_id, str(titles[row] or ""), reasons)
-
-    def _keys(self, rows: Rows) -> pa.Array:
-        is_mapped = "ad" in self.ids.mapped
-        ids = rows.given("ad_id") if is_mapped else pa.array(rows.ids("ad_id", strict=False))
-        return ids.cast(pa.string())
-
-    def _rules_in(self, file: TableFile) -> dict[str, str]:
-        """Return the columns of rules, ours and the table's."""
-        names = (*self._schema.rule_columns, CLAUSES, EXPRESSION)
-        theirs = {name: self._source.theirs(name) for name in names}
-        return {ours: their for ours, their in theirs.items() if their in file.schema.names}
 
 
 class RuledRows(NamedTuple):

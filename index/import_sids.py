@@ -7,9 +7,8 @@ tables.yaml names as `sids` to the ads.
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,9 +33,6 @@ class ImportReport:
     vocab_sizes: tuple[int, ...]
     items: int
     sids: int  # distinct ones
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "out": str(self.out)}
 
 
 def import_sids(spec: ImportSpec, progress: Progress) -> ImportReport:

@@ -64,7 +64,11 @@ class RejectLog:
             return None
         path = path or self._path
         in_order = sorted(self._rejects, key=lambda reject: (reject.file, reject.row))
-        lines = [json.dumps(_fields(each), ensure_ascii=False) + "\n" for each in in_order]
+        rows = (
+            {"file": each.file, "row": each.row + 1, "ad_id": each.id, **asdict(each.fault)}
+            for each in in_order
+        )
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("".join(lines), "utf-8", errors="backslashreplace")
@@ -74,11 +78,6 @@ class RejectLog:
                 "is there"
             ) from None
         return path
-
-
-def _fields(reject: Reject) -> dict[str, object]:
-    place = {"file": reject.file, "row": reject.row + 1, "ad_id": reject.id}
-    return {**place, **asdict(reject.fault)}
 
 
 def in_words(reject: Reject, thing: str) -> str:

@@ -198,7 +198,9 @@ def _kind(kind: str, matchers: NodeMatchers, trie: SidTrie, bits: int) -> list[M
         begin, end = (int(borders[entry]) for entry in trie.entries_of_level(level))
         # Jagged ids need an offset per entry, too.
         entries = 0 if matchers.offsets is None else trie.level_counts[level]
-        mean_bits = _sum_of(set_bits, matchers.index[begin:end]) / (end - begin)
+        # Block by block: the ids may be gigabytes.
+        blocks = (matchers.index[at : min(at + _BLOCK, end)] for at in range(begin, end, _BLOCK))
+        mean_bits = sum(int(set_bits[block].sum()) for block in blocks) / (end - begin)
         found.append(
             MatcherSummary(
                 kind=kind,
@@ -212,12 +214,6 @@ def _kind(kind: str, matchers: NodeMatchers, trie: SidTrie, bits: int) -> list[M
             )
         )
     return found
-
-
-def _sum_of(numbers: npt.NDArray[np.int64], places: npt.NDArray[np.int32]) -> int:
-    """Block by block: the places may be gigabytes."""
-    blocks = range(0, len(places), _BLOCK)
-    return sum(int(numbers[places[at : at + _BLOCK]].sum()) for at in blocks)
 
 
 _READ = {

@@ -11,7 +11,6 @@ So no reply that follows an update's has an ad that it stopped, and a stop outla
 """
 
 import asyncio
-import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -22,7 +21,6 @@ from time import perf_counter
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from grace.configs.errors import ConfigError, GraceError, RequestError
 from grace.configs.serving import UpdatesConfig
@@ -39,8 +37,8 @@ from grace.index.updates.state import (
 )
 from grace.index.updates.update import AdUpdate, Ids, read_update
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import ServiceError, draining, internal, invalid_field, malformed
-from grace.server.observe.logs import LOGGER
+from grace.server.errors import ServiceError, draining, internal, refusal_of
+from grace.server.observe.logs import LOG
 from grace.server.threads import daemon_thread
 
 UpdateResult: TypeAlias = Literal["applied", "repeated", "refused", "failed"]
@@ -53,8 +51,6 @@ MOST_WAITING, MOST_WAITING_BYTES = 4096, 256 << 20
 
 PATIENCE_SECONDS = 1.0
 """How long a DELTA waits for missing earlier ones: calls of one client may overtake each other."""
-
-_LOG = logging.getLogger(LOGGER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +140,7 @@ class AdUpdates:
         self._thread = daemon_thread("grace-updates", self._run)
         facts = {"sequence": self.facts.sequence, "stopped": self.facts.stopped}
         facts |= {"weights": self.facts.weights, "awaits_full": self._awaits_full}
-        _LOG.info("updates_read", extra={**facts, "cut": self._log.cut})
+        LOG.info("updates_read", extra={**facts, "cut": self._log.cut})
 
     def start(self) -> None:
         self._thread.start()
@@ -153,7 +149,7 @@ class AdUpdates:
         """Wait for the updates without which the server must not be ready."""
         for event, wait in (("awaits_full", self.complete), ("awaits_sender", self.sent)):
             if not wait.done():
-                _LOG.warning(event)
+                LOG.warning(event)
             await asyncio.wrap_future(wait)
 
     def close(self, seconds: float) -> None:
@@ -177,7 +173,7 @@ class AdUpdates:
         watermark = pair.snapshot.facts.updates_watermark
         if watermark > self._state.sequence:
             facts = {"watermark": watermark, "sequence": self._state.sequence}
-            _LOG.warning("updates_behind", extra=facts)
+            LOG.warning("updates_behind", extra=facts)
 
     def stops_among(self, levels: Mapping[str, int]) -> dict[str, int]:
         """Return the ids, by level, that are stopped now."""
@@ -235,7 +231,7 @@ class AdUpdates:
         except BaseException as error:  # noqa: BLE001, the log and the state may differ now
             failure = internal()
             self._died()
-            _LOG.critical("updates_died", exc_info=error)
+            LOG.critical("updates_died", exc_info=error)
         with self._changed:
             self._closed = True
         for waiting in (*group, *self._early, *self._waiting):
@@ -265,7 +261,10 @@ class AdUpdates:
             try:
                 self._log.append([each.message for each in news])
             except NotKeptError as error:
-                self._not_kept(error, [*news, *repeated])
+                fault, ended = str(error), [*news, *repeated]
+                LOG.error("updates_not_kept", extra={"updates": len(ended), "fault": fault})
+                for each in ended:
+                    self._fail(each, ServiceError("update_not_kept", fault), "failed")
                 return
             self._publish([each.update for each in news if each.update is not None])
             self._settle()
@@ -274,7 +273,9 @@ class AdUpdates:
             for each in ended:
                 each.done.set_result(Updated(self._state.sequence, applied, each.update))
         if news:
-            self._log_group(len(news))
+            facts = self.facts
+            fields = {"updates": len(news), "sequence": facts.sequence, "weights": facts.weights}
+            LOG.info("ads_updated", extra={**fields, "stopped": facts.stopped})
             self._rewrite_if_large()
 
     def _read(self, waiting: _Waiting) -> bool:
@@ -283,11 +284,8 @@ class AdUpdates:
             return True
         try:
             waiting.update = read_update(waiting.message)
-        except DecodeError:
-            self._fail(waiting, malformed("UpdateAdsRequest"), "refused")
         except RequestError as error:
-            failure = invalid_field(error.field, error.fault, error.logged)
-            self._fail(waiting, failure, "refused")
+            self._fail(waiting, refusal_of(error, "UpdateAdsRequest"), "refused")
         return waiting.update is not None
 
     def _sorted_out(self, ordered: list[_Waiting]) -> tuple[list[_Waiting], list[_Waiting]]:
@@ -313,7 +311,7 @@ class AdUpdates:
                     self._fail(each, ServiceError("update_gap", str(error)), "refused")
                 continue
             except RequestError as error:
-                self._fail(each, invalid_field(error.field, error.fault), "refused")
+                self._fail(each, refusal_of(error, "UpdateAdsRequest"), "refused")
                 continue
             if not each.done.set_running_or_notify_cancel():
                 continue
@@ -341,11 +339,6 @@ class AdUpdates:
         stopped = {level: len(ids) for level, ids in state.stopped.items()}
         return UpdateFacts(state.sequence, stopped, len(state.weights), self._awaits_full)
 
-    def _not_kept(self, error: NotKeptError, group: list[_Waiting]) -> None:
-        _LOG.error("updates_not_kept", extra={"updates": len(group), "fault": str(error)})
-        for each in group:
-            self._fail(each, ServiceError("update_not_kept", str(error)), "failed")
-
     def _fail(self, waiting: _Waiting, failure: ServiceError, result: UpdateResult) -> None:
         self._count(result, 1)
         if not waiting.done.done() and (
@@ -353,15 +346,10 @@ class AdUpdates:
         ):
             waiting.done.set_exception(failure)
 
-    def _log_group(self, updates: int) -> None:
-        facts = self.facts
-        fields = {"updates": updates, "sequence": facts.sequence, "weights": facts.weights}
-        _LOG.info("ads_updated", extra={**fields, "stopped": facts.stopped})
-
     def _rewrite_if_large(self) -> None:
         if not self._log.wants_rewrite:
             return
         try:
             self._log.rewrite(self._state.full_message())
         except GraceError as error:
-            _LOG.error("updates_log_grows", extra={"fault": str(error)})
+            LOG.error("updates_log_grows", extra={"fault": str(error)})

@@ -10,6 +10,7 @@ from functools import partial
 
 from grpc import StatusCode
 
+from grace.configs.errors import RequestError
 from grace.native.wire import words_of
 
 STATUS_OF: Mapping[str, StatusCode] = {
@@ -96,7 +97,7 @@ expired = partial(
 )
 
 
-def malformed(message: str = "RetrieveRequest") -> ServiceError:
+def malformed(message: str) -> ServiceError:
     return ServiceError("malformed", words_of("Malformed", path=message))
 
 
@@ -106,14 +107,11 @@ def invalid_field(field: str, fault: str, logged: str | None = None) -> ServiceE
     return ServiceError("invalid_field", text, field if logged is None else logged)
 
 
-def unknown_field(message: str, number: int, wire_type: int) -> ServiceError:
-    """The request has an unknown field: the server would carry out only a part of the request."""
-    return invalid_field(message, words_of("UnknownField", value=number, limit=wire_type))
-
-
-def wrong_pair(field: str, text: str) -> ServiceError:
-    """The request names another model or SID space than the loaded one."""
-    return ServiceError(f"wrong_{field}", f"{field}: {text}", field)
+def refusal_of(fault: RequestError, message: str) -> ServiceError:
+    """Return the refusal of a message. A fault without a field: its bytes are no such message."""
+    if not fault.field:
+        return malformed(message)
+    return invalid_field(fault.field, fault.fault, fault.logged)
 
 
 def queue_full(places: int, retry_seconds: float) -> ServiceError:
@@ -143,16 +141,6 @@ def unmeetable(left: float, needed: float) -> ServiceError:
     text = "an answer takes longer now than the time left; allow more time, or try again later"
     numbers = {"grace-deadline-left-ms": max(0.0, left), "grace-predicted-ms": needed}
     return ServiceError("deadline_unmeetable", text, seconds=numbers)
-
-
-def too_many_loads(most: int) -> ServiceError:
-    text = f"{most} calls load or wait for their turn, and no more may; see GetStatus, try later"
-    return ServiceError("too_many_loads", text, retry_seconds=MAX_RETRY_SECONDS)
-
-
-def too_many_explanations(most: int) -> ServiceError:
-    text = f"{most} calls of Explain wait or are under way, and no more may; try again later"
-    return ServiceError("too_many_explanations", text, retry_seconds=1.0)
 
 
 def internal(reason: str = "internal") -> ServiceError:

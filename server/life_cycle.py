@@ -10,7 +10,6 @@ FAILED     a stage or a process has died: its calls fail, and the server ends
 
 import asyncio
 import gc
-import logging
 import os
 import signal
 import sys
@@ -34,7 +33,7 @@ from grace.kernels import device_named, load_ops
 from grace.server.ad_updates import AdUpdates
 from grace.server.engine.serving_pair import ServingPair, engine_settings
 from grace.server.messages import Retrieval
-from grace.server.observe.logs import LOGGER, PrintedText, configure_logs, flush_logs
+from grace.server.observe.logs import LOG, PrintedText, configure_logs, flush_logs
 from grace.server.observe.metrics import Metrics
 from grace.server.observe.timeline import FILED, Timeline
 from grace.server.reload.loading import Loader
@@ -47,7 +46,6 @@ from grace.server.server_state import Phase, ServerState
 from grace.server.stages.stages import STAGES, Stages
 from grace.server.stages.warm_up import warm_up_requests
 from grace.server.start_up import (
-    load_and_warm_up,
     require_descriptors,
     require_guarded_admin,
     start_fault,
@@ -62,19 +60,10 @@ from grace.server.transport.listeners import Listeners
 STOPPED, FAILED, NOT_STARTED = 0, 1, 2  # exit codes
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-SWITCH_SECONDS = 5e-4
-"""How long a busy stage thread may keep the interpreter from the event loop."""
-
-FAIL_SECONDS = 2.0
-"""The time that the failures of a dead stage have to reach their callers."""
-
-BEAT_SECONDS = 1.0
-"""The time between two checks for a stage that hangs."""
-
-JOIN_SECONDS = 5.0
-"""The time that the pipeline's threads have to end, once nothing is under way."""
-
-_LOG = logging.getLogger(LOGGER)
+SWITCH_SECONDS = 5e-4  # that a busy stage thread may keep the interpreter from the event loop
+FAIL_SECONDS = 2.0  # for the failures of a dead stage to reach their callers
+BEAT_SECONDS = 1.0  # between two checks for a stage that hangs
+JOIN_SECONDS = 5.0  # for the pipeline's threads to end, once nothing is under way
 
 
 def serve(
@@ -142,7 +131,6 @@ class Server:
         self._config = config
         self._stages = stages
         self._device = device
-        self._requests = requests
         self._timeline_path = timeline
         self._predictions = Predictions()
         self._state = state = ServerState()
@@ -172,7 +160,6 @@ class Server:
         self._listeners = Listeners(config, self._front_end, self._admin, died, credentials)
 
     async def run(self) -> NoReturn:
-        """Serve until a signal or a fault ends the server, and end the process."""
         watches = [asyncio.create_task(self._state.loop_lag.watch())]
         watches.append(asyncio.create_task(self._credentials.watch()))
         watches.append(asyncio.create_task(self._watch_stages()))
@@ -187,7 +174,7 @@ class Server:
             if pair is None or not await self._goes_on_until(self._updates_complete()):
                 await self._listeners.close()
                 # The loading thread is in native code, which nothing interrupts.
-                exit_now(_logged(FAILED if self._broken.is_set() else STOPPED))
+                exit_now(FAILED if self._broken.is_set() else STOPPED)
             await self._go_ready(pair)
             watches.append(asyncio.create_task(self._reloads.watch()))
             await self._serve_and_end()
@@ -199,9 +186,7 @@ class Server:
 
     async def _load(self) -> ServingPair | None:
         """Return None if the server was asked to stop, or broke, before it was ready."""
-        given = (self._config, self._device, self._stages, self._predictions, self._requests)
-        first = self._reloads.first(lambda version: load_and_warm_up(*given, version))
-        loading = asyncio.ensure_future(first)
+        loading = asyncio.ensure_future(self._reloads.first(self._predictions.observe))
         if not await self._goes_on_until(loading):
             return None
         try:
@@ -215,10 +200,9 @@ class Server:
         return pair
 
     async def _updates_complete(self) -> None:
-        """Wait for the updates without which the server must not be ready."""
         if (updates := self._state.updates) is None:
             fields = {"refused": "stops, weights and rollbacks", "remedy": "set state_dir"}
-            _LOG.warning("no_state_dir", extra=fields)
+            LOG.warning("no_state_dir", extra=fields)
         else:
             await updates.until_complete()
 
@@ -230,7 +214,7 @@ class Server:
             self._state.phase = Phase.FAILED
         else:
             self._state.phase = Phase.DRAINING
-            _LOG.info("draining")
+            LOG.info("draining")
         return False
 
     async def _go_ready(self, pair: ServingPair) -> None:
@@ -254,7 +238,7 @@ class Server:
         await self._listeners.set_health(serving=True)
         facts = {"snapshot_version": pair.snapshot.facts.version, "checkpoint": pair.checkpoint}
         engine = {**asdict(pair.model.engine), **asdict(pair.eligibility)}
-        _LOG.info("ready", extra={"device": config.device, **facts, **engine})
+        LOG.info("ready", extra={"device": config.device, **facts, **engine})
 
     async def _serve_and_end(self) -> NoReturn:
         pipeline = self._state.pipeline
@@ -264,7 +248,9 @@ class Server:
         finished = not self._broken.is_set() and await self._drain()
         if self._broken.is_set():
             finished = False
-            await self._fail()
+            self._state.phase, self._state.takes = Phase.FAILED, False
+            await self._listeners.set_health(serving=False)
+            await self._listeners.finish_calls(FAIL_SECONDS)
         if (updates := self._state.updates) is not None:
             await DaemonThread("grace-aside").run(lambda: updates.close(JOIN_SECONDS))
         pipeline.close()
@@ -273,23 +259,18 @@ class Server:
         await self._listeners.close()
         # Not through the interpreter's end, which could abort: a thread may be in native code, such
         # as the one that frees a pair.
-        exit_now(_logged(STOPPED if finished and joined else FAILED))
+        exit_now(STOPPED if finished and joined else FAILED)
 
     async def _drain(self) -> bool:
         """Return whether every call that was taken has been answered."""
         self._state.phase = Phase.DRAINING
-        _LOG.info("draining")
+        LOG.info("draining")
         await self._listeners.set_health(serving=False)
         listen = self._config.listen
         if await _first(asyncio.sleep(listen.linger_seconds), self._broken.wait()) != 0:
             return False
         self._state.takes = False
         return await self._listeners.finish_calls(listen.drain_seconds)
-
-    async def _fail(self) -> None:
-        self._state.phase, self._state.takes = Phase.FAILED, False
-        await self._listeners.set_health(serving=False)
-        await self._listeners.finish_calls(FAIL_SECONDS)
 
     async def _watch_stages(self) -> None:
         while True:
@@ -304,12 +285,12 @@ class Server:
             self._state.timeline.write(self._timeline_path)
         except OSError as error:
             fields = {"path": str(self._timeline_path), "fault": error.strerror}
-            _LOG.error("timeline_lost", extra=fields)
+            LOG.error("timeline_lost", extra=fields)
 
     def _asked_to_stop(self) -> None:
         if self._stop_asked.is_set():
-            _LOG.warning("forced", extra={"cut": self._state.in_flight})
-            exit_now(_logged(FAILED))
+            LOG.warning("forced", extra={"cut": self._state.in_flight})
+            exit_now(FAILED)
         self._stop_asked.set()
 
     def _asked_to_look(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
@@ -337,19 +318,15 @@ class Server:
 def _loop_hangs() -> NoReturn:
     """End the server from another thread: nothing else can, not even a signal."""
     place = place_of(threading.main_thread().name)
-    _LOG.critical("loop_hangs", exc_info=place)
-    exit_now(_logged(FAILED))
+    LOG.critical("loop_hangs", exc_info=place)
+    exit_now(FAILED)
 
 
 def exit_now(code: int) -> NoReturn:
     """End the process at once. Only the log's thread has a short time to write what is left."""
+    LOG.info("stopped", extra={"exit_code": code})
     flush_logs()
     os._exit(code)
-
-
-def _logged(code: int) -> int:
-    _LOG.info("stopped", extra={"exit_code": code})
-    return code
 
 
 async def _first(*events: Awaitable[object]) -> int:

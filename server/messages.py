@@ -8,7 +8,7 @@ tensors have as many rows as its bucket; requests have the first rows, the other
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Literal, TypeAlias, get_args
@@ -53,10 +53,6 @@ class Retrieval:
     include_sids: bool
     strict: bool = False
     at: int = 0  # 0: the batch's
-
-    def unknown_entities(self, known: Collection[str]) -> set[str]:
-        """Return the names of `exclude` and `at_most` that a schema does not have."""
-        return {*self.exclude, *self.at_most}.difference(known)
 
 
 class RequestState(Enum):

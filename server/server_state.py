@@ -6,6 +6,7 @@ from enum import IntEnum
 from grace.proto.retrieval_pb2 import GetStatusResponse
 from grace.server.ad_updates import AdUpdates
 from grace.server.engine.serving_pair import ServingPair
+from grace.server.errors import draining, not_ready
 from grace.server.messages import Priority
 from grace.server.observe.loop_lag import LoopLag
 from grace.server.observe.timeline import Timeline
@@ -48,6 +49,13 @@ class ServerState:
         """Return the pair that the next batch is bound to. Any thread may ask."""
         assert self.pair is not None
         return self.pair
+
+    def require_takes(self) -> None:
+        """Raise the refusal of a server that does not serve new calls."""
+        if self.phase == Phase.STARTING:
+            raise not_ready()
+        if not self.takes:
+            raise draining()
 
     @property
     def uptime_seconds(self) -> float:

@@ -1,9 +1,6 @@
-"""The checks and the loading before the server is ready, and the line that reports a fault."""
+"""The checks before the server loads anything, and the line that reports a fault."""
 
 import resource
-from contextlib import nullcontext
-
-import torch
 
 from grace.configs.errors import (
     CheckpointError,
@@ -13,11 +10,6 @@ from grace.configs.errors import (
     SnapshotError,
 )
 from grace.configs.serving import ServingConfig
-from grace.server.engine.serving_pair import ServingPair, load_pair, require_numbered_ids
-from grace.server.messages import Retrieval
-from grace.server.scheduling.predictions import Predictions
-from grace.server.stages.stages import Stages
-from grace.server.stages.warm_up import warm_up
 from grace.server.transport.addresses import is_loopback
 
 _MEMORY_WORDS = ("out of memory", "allocate", "ALLOC_FAILED", "bad_alloc", "start new thread")
@@ -53,30 +45,6 @@ def require_guarded_admin(config: ServingConfig) -> None:
             f"admin.host: {admin.host} is beyond loopback, and Admin discloses the catalogue; give "
             "admin.tls with client_ca, or listen on 127.0.0.1"
         )
-
-
-def load_and_warm_up(
-    config: ServingConfig,
-    device: torch.device,
-    stages: Stages,
-    predictions: Predictions,
-    requests: tuple[Retrieval, ...],
-    version: int | None,
-) -> ServingPair:
-    """Load a version, None for the current one, and the configuration's checkpoint, and run
-    `requests` through every stage."""
-    # Kernels are launched on the thread's current device, which may be another GPU.
-    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        require_numbered_ids(config.limits, config.generation)
-        try:
-            pair = load_pair(config, device, version)
-        except Exception as error:  # too little memory has no one type
-            shortage = too_little_memory(error, config)
-            if shortage is None:
-                raise
-            raise shortage from None
-        warm_up(stages, pair, config.generation, requests, predictions.observe)
-    return pair
 
 
 def too_little_memory(error: Exception, config: ServingConfig) -> ConfigError | None:

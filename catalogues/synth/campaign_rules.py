@@ -199,7 +199,7 @@ _FLIGHT_ODDS = ((0.55, 0.21, 0.08, 0.08, 0.08),)
 _FLIGHT_DAYS = np.array(  # first and last start, first and last end, from the day of NOW_MS on
     [[0, 0, 0, 0], [-365, -1, 0, 0], [-60, -1, 1, 60], [-120, -60, -59, -1], [1, 60, 61, 120]]
 )
-_OPEN_START, _OPEN_END = 1, 2  # so many of the first kinds have no start, and no end
+_OPEN_START, _OPEN_END = 1, 2  # kinds below these numbers have no start, or no end
 
 
 def campaign_flights(background: Background, rng: np.random.Generator) -> Int64Array:

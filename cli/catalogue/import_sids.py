@@ -1,6 +1,7 @@
 """`grace import-sids`: from published Semantic IDs to a table of SIDs."""
 
 import json
+from dataclasses import asdict
 
 from grace.cli.options import AsJson
 from grace.cli.progress import progress_bars
@@ -20,6 +21,6 @@ def import_sids(spec: ImportSpec, as_json: AsJson = False) -> None:
     with progress_bars() as progress:
         report = import_items(spec, progress)
     if as_json:
-        print(json.dumps(report.to_json(), indent=2))
+        print(json.dumps(asdict(report), default=str, indent=2))
     else:
         print_facts(report)

@@ -46,19 +46,14 @@ def ray_tasks(address: str, threads: int) -> Iterator["RayTasks"]:
 
 
 def _join(address: str, options: Mapping[str, Any]) -> None:
+    host, _, port = address.rpartition(":")
     try:
-        _knock(address)
+        if host:  # fail within seconds if no server listens; Ray would wait for minutes
+            socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()
         ray.init(address=address, **options)
     except (AuthenticationError, OSError, RuntimeError, ValueError) as error:
         fault = f"cannot join a cluster there ({_first_line(error)})"
         raise InputError(f"--ray {address}: {fault}; {_JOIN}") from None
-
-
-def _knock(address: str) -> None:
-    """Fail within seconds if no server listens; Ray would wait for minutes."""
-    host, _, port = address.rpartition(":")
-    if host:
-        socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()
 
 
 def _slots(threads: int) -> int:

@@ -25,7 +25,6 @@ from grace.configs.machine import available_cores
 LIGHT = "not installed: `grace serve` and the commands that use a model need it"
 REINSTALL = "run `make setup`, or `pip install grace-serving` again"
 
-
 Status: TypeAlias = Literal["ok", "note", "fault"]
 
 
@@ -39,9 +38,7 @@ class Finding:
     remedy: str = ""
 
 
-def doctor(
-    as_json: AsJson = False,
-) -> None:
+def doctor(as_json: AsJson = False) -> None:
     """Check this machine: packages, native library, GPU. Exit code 1 if a command cannot work.
 
     Example: `grace doctor`

@@ -10,12 +10,7 @@ import numpy.typing as npt
 
 from grace.index.builder.batches import AdColumns
 from grace.index.builder.collect import CollectedAds
-from grace.index.builder.sorting import (
-    first_use,
-    group_by_entity,
-    order_by_id,
-    order_by_sid,
-)
+from grace.index.builder.sorting import first_use, group_by_entity, order_by_id, order_by_sid
 from grace.index.entities import NO_ENTITY, Entities
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts, require_ids

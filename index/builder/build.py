@@ -38,7 +38,6 @@ from grace.index.tables.addresses import absolute
 RUN_ROWS = 1 << 20
 """Ads that are read before they are written out as a run."""
 
-
 RunTasks: TypeAlias = Callable[[Sequence[Task[Any]]], Generator[tuple[Any, int], None, None]]
 """Runs every task; yields what they return, in their order.
 
@@ -82,10 +81,8 @@ def _in_memory(plan: BuildPlan) -> Snapshot:
         ads = ads.without(plan.refuse_repeated(*find_repeated([ids])))
     facts = plan.facts_of(len(ads), collector.stated)
     del reading, collector, ids
-    with plan.steps.run("arrange", 1) as advance:
-        snapshot = arrange(ads, facts, plan.schema, plan.vocab_sizes, spec.threads)
-        advance(1)
-    return snapshot
+    with plan.steps.run("arrange", 1):
+        return arrange(ads, facts, plan.schema, plan.vocab_sizes, spec.threads)
 
 
 @dataclass(slots=True)
@@ -100,9 +97,8 @@ class _ShardedBuild:
         plan = self.plan
         inputs = self._inputs()
         runs, token_ads = self._collect(inputs)
-        with plan.steps.run("compare ids", 1) as advance:
+        with plan.steps.run("compare ids", 1):
             ids, rows = find_repeated([run.sorted_ids() for run in runs])
-            advance(1)
         repeated = plan.refuse_repeated(ids, rows)
         left = int(token_ads.sum()) - len(rows)
         facts = plan.facts_of(left, self.stated)
@@ -119,10 +115,9 @@ class _ShardedBuild:
         roots = [root for root in self._run("build shards", tasks) if root is not None]
         for run in runs:
             rmtree(run.path)
-        with plan.steps.run("merge shards", 1) as advance:
+        with plan.steps.run("merge shards", 1):
             shards = [map_snapshot(root, version=1) for root in roots]
             merged = merge_shards(shards, facts, plan.spec.threads)
-            advance(1)
         return plan.finish(merged, len(ranges), self.peak)
 
     def _inputs(self) -> TaskInputs:

@@ -93,8 +93,11 @@ class Collector:
             # Decoding is a batch ahead and may add values meanwhile: those of this run are there.
             ads = CollectedAds(columns.where(slice(size)), rules, reader.rules.values())
             refused = ads.columns.rule_of == REFUSED
-            ids = self._sorted_ids(ads.columns.ad_ids, refused, first_row)
-            yield ads.where(~refused), ids
+            ad_ids = ads.columns.ad_ids
+            known = np.flatnonzero(ad_ids >= 0)
+            order = known[order_by_id(ad_ids[known], self.threads)]
+            rows = (order + first_row).astype(np.int32)
+            yield ads.where(~refused), SortedIds(ad_ids[order], rows, refused[order])
 
     @property
     def _too_many(self) -> bool:
@@ -128,14 +131,6 @@ class Collector:
         for name, ids in zip(schema.entities, batch.columns.entity_ids.T, strict=True):
             if name not in self.stated and (ids != NO_ENTITY).any():
                 self.stated.add(name)
-
-    def _sorted_ids(
-        self, ad_ids: npt.NDArray[np.int64], refused: npt.NDArray[np.bool_], first_row: int
-    ) -> SortedIds:
-        known = np.flatnonzero(ad_ids >= 0)
-        order = known[order_by_id(ad_ids[known], self.threads)]
-        rows = (order + first_row).astype(np.int32)
-        return SortedIds(ad_ids[order], rows, refused[order])
 
 
 def _bad_value(values: Sequence[str | None], codes: Codes) -> tuple[str | None, str]:

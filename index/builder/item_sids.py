@@ -172,12 +172,7 @@ def read_item_sids(
         advance(row)
     if row == 0:
         raise InputError(f"{table.address}: has no items")
-    return _in_order(table, numbers[:kept], tokens[:kept])
-
-
-def _in_order(
-    table: TableFile, numbers: npt.NDArray[np.int64], tokens: npt.NDArray[np.uint16]
-) -> ItemSids:
+    numbers, tokens = numbers[:kept], tokens[:kept]
     if not (numbers[1:] > numbers[:-1]).all():
         order = np.argsort(numbers)
         numbers = numbers[order]

@@ -139,13 +139,11 @@ class BuildPlan:
 
     def finish(self, snapshot: Snapshot, shards: int | None = None, peak: int = 0) -> BuildReport:
         """Write, publish and report. `peak`: bytes of the build's other processes."""
-        with self.steps.run("measure coverage", 1) as advance:
+        with self.steps.run("measure coverage", 1):
             change = self._coverage_change(snapshot)
-            advance(1)
-        with self.steps.run("write", 1) as advance:
+        with self.steps.run("write", 1):
             may_publish = self.spec.publish and change.may_be_published
             path, reject_file = self._write_and_publish(snapshot, may_publish)
-            advance(1)
         return BuildReport(
             version=int(path.name),
             path=path.absolute(),

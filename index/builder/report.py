@@ -58,6 +58,7 @@ class Steps:
         self._progress(name, 0, total)
         start = time.monotonic()
         yield lambda done: self._progress(name, done, total)
+        self._progress(name, total, total)
         self.seconds[name] = time.monotonic() - start
 
 

@@ -146,6 +146,16 @@ class Component(Protocol):
         """Test the rules that a row stands for. The request says `at`."""
 
 
+class TargetComponent(Component):
+    """A component of a single target of the schema."""
+
+    target: Any
+
+    @property
+    def label(self) -> str:
+        return f"{self.target.word}:{self.target.name}"
+
+
 def some(values: Sequence[str]) -> str:
     shown = ", ".join(values[:MOST_SHOWN])
     left = len(values) - MOST_SHOWN

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.arrays import Shape
-from grace.index.forms.component import Array, Component, Flags, ListColumn, Reason
+from grace.index.forms.component import Array, Flags, ListColumn, Reason, TargetComponent
 from grace.index.targeting.rules import NumberRows, Rows
 from grace.index.targeting.schema import Flight, Range
 from grace.native.loader import array_in, declare
@@ -38,7 +38,7 @@ class AskedNumber(NamedTuple, Generic[Array]):
 
 
 @dataclass(frozen=True, slots=True)
-class IntervalComponent(Component):
+class IntervalComponent(TargetComponent):
     """A flight ends before its end: its rows hold the last millisecond."""
 
     kind: ClassVar[type[Rows]] = NumberRows
@@ -51,10 +51,6 @@ class IntervalComponent(Component):
     @property
     def missing_passes(self) -> bool:
         return isinstance(self.target, Range) and self.target.missing_passes
-
-    @property
-    def label(self) -> str:
-        return f"{'flight' if self.is_flight else 'range'}:{self.target.name}"
 
     def codes(self) -> Sequence[None]:
         return [None]

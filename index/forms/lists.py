@@ -17,10 +17,10 @@ from grace.configs.arrays import Shape, rounded_room
 from grace.index.forms.component import (
     BAD_VALUE,
     Array,
-    Component,
     Flags,
     ListColumn,
     Reason,
+    TargetComponent,
     ValuedRows,
     some,
     values_in,
@@ -39,11 +39,11 @@ from grace.index.users.values import InternedValues
 from grace.native.loader import array_in, declare
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
-_LISTS = (array_in(np.int64), array_in(np.int32))
+LISTS = (array_in(np.int64), array_in(np.int32))
 _add_to_matcher = declare(
     "grace_exact_add_lists",
-    *(c_uint64, c_void_p, c_int64, c_int64, c_int64, *_LISTS, *_LISTS),
-    *(array_in(np.int64), *_LISTS),
+    *(c_uint64, c_void_p, c_int64, c_int64, c_int64, *LISTS, *LISTS),
+    *(array_in(np.int64), *LISTS),
 )
 
 _add_to_rules = declare("grace_rules_add_lists", c_void_p)
@@ -91,18 +91,18 @@ class AskedLists(NamedTuple, Generic[Array]):
         return self.included
 
 
-@dataclass(frozen=True, slots=True)
-class ListsComponent(Component):
-    kind: ClassVar[type[Rows]] = SetRules
-    schema: TargetingSchema
-    target_set: TargetSet
-
-    @property
-    def label(self) -> str:
-        return f"set:{self.target_set.name}"
+class ValuedComponent(TargetComponent):
+    """A component of a target whose values are interned."""
 
     def codes(self) -> Sequence[ValueCodes]:
         return [ValueCodes()]
+
+
+@dataclass(frozen=True, slots=True)
+class ListsComponent(ValuedComponent):
+    kind: ClassVar[type[Rows]] = SetRules
+    schema: TargetingSchema
+    target: TargetSet
 
     def add_to_rules(self, table: c_void_p) -> None:
         _add_to_rules(table)
@@ -128,7 +128,7 @@ class ListsComponent(Component):
         limited: Flags = np.zeros(len(rows), np.bool_)
         for offsets, *_ in rows.columns:
             limited |= np.diff(offsets) > 0
-        yield self.target_set.name, limited
+        yield self.target.name, limited
 
     def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: ValuedRows) -> None:
         rules = rows.rows
@@ -139,15 +139,15 @@ class ListsComponent(Component):
         )
 
     def add_to_users(self, reader: int, values: InternedValues, hashed: bool) -> None:
-        name, most = self.target_set.name.encode(), self.target_set.max_request_values
+        name, most = self.target.name.encode(), self.target.max_request_values
         seed = self.schema.hash_seed
         hashes = values.hashes(seed) if hashed else np.zeros(len(values), np.uint64)
         texts = len(values), values.offsets, values.utf8
-        missing_passes = self.target_set.missing_passes_exclude
+        missing_passes = self.target.missing_passes_exclude
         _add_to_users(reader, name, *texts, hashes, most, missing_passes)
 
     def shapes(self, size: int, most: int) -> AskedLists[Shape]:
-        room = rounded_room(min(most, size * self.target_set.max_request_values))
+        room = rounded_room(min(most, size * self.target.max_request_values))
         ends: Shape = (np.int32, (size + 1,))
         return AskedLists((np.uint8, (size,)), ends, (np.int32, (room,)), (np.uint64, (room,)))
 
@@ -164,14 +164,14 @@ class ListsComponent(Component):
         wanted = [include, *groups] if include else groups
         if not wanted and not exclude:
             return []
-        name = self.target_set.name
+        name = self.target.name
         values = values_in(request, name)
         distinct = tuple(dict.fromkeys(values))
         hits = tuple(value for value in distinct if any(value in each for each in wanted))
         unwanted = tuple(value for value in distinct if value in exclude)
         passes = not unwanted and all(any(v in each for v in values) for each in wanted)
         if exclude and not values:
-            passes &= self.target_set.missing_passes_exclude
+            passes &= self.target.missing_passes_exclude
         words = [f"in [{some(each)}]" for each in wanted]
         words += [f"not in [{some(exclude)}]"] if exclude else []
         return [Reason(name, passes, f" and {name} ".join(words), values, unwanted or hits)]

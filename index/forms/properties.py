@@ -5,7 +5,7 @@ for one with none of some values (`none_of`). Without a filter it passes every r
 C++: native/src/forms/properties.cpp.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from ctypes import c_char_p, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple
@@ -18,23 +18,21 @@ from grace.index.forms.component import (
     OPEN_EXCLUDE,
     OPEN_INCLUDE,
     Array,
-    Component,
     Flags,
     ListColumn,
     Reason,
     ValuedRows,
     some,
 )
-from grace.index.forms.lists import ValueCodes, list_column, values_of
+from grace.index.forms.lists import LISTS, ValuedComponent, list_column, values_of
 from grace.index.targeting.rules import Lists, Rows, ValueRows, take_lists
 from grace.index.targeting.schema import Property
 from grace.index.users.values import InternedValues
 from grace.native.loader import array_in, declare
 from grace.proto.retrieval_pb2 import Filter, RetrieveRequest
 
-_LISTS = (array_in(np.int64), array_in(np.int32))
 _add_to_matcher = declare(
-    "grace_exact_add_properties", c_uint64, c_void_p, c_int64, c_int64, c_int64, *_LISTS
+    "grace_exact_add_properties", c_uint64, c_void_p, c_int64, c_int64, c_int64, *LISTS
 )
 _add_to_rules = declare("grace_rules_add_properties", c_void_p)
 _add_to_users = declare(
@@ -70,16 +68,9 @@ class AskedFilters(NamedTuple, Generic[Array]):
 
 
 @dataclass(frozen=True, slots=True)
-class PropertiesComponent(Component):
+class PropertiesComponent(ValuedComponent):
     kind: ClassVar[type[Rows]] = ValueRows
     target: Property
-
-    @property
-    def label(self) -> str:
-        return f"property:{self.target.name}"
-
-    def codes(self) -> Sequence[ValueCodes]:
-        return [ValueCodes()]
 
     def add_to_rules(self, table: c_void_p) -> None:
         _add_to_rules(table)

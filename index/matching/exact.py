@@ -100,12 +100,10 @@ class MatchedAds:
 class HeldAds:
     """The returned ads of B requests, in the memory of C++.
 
-    leaves   int64 [B]       live ones that were given
     offsets  int64 [B + 1]   request b has offsets[b + 1] - offsets[b] ads
     replies  the handle that native functions read them by
     """
 
-    leaves: npt.NDArray[np.int64]
     offsets: npt.NDArray[np.int64]
     counts: MatchCounts
     replies: int
@@ -177,7 +175,14 @@ class ExactMatcher:
         users.require_encoded_for(snapshot)
         first_leaves = np.ascontiguousarray(leaf_offsets, np.int64)
         leaves, scores = np.ascontiguousarray(leaves), np.ascontiguousarray(scores)
-        _check_shapes(requests, first_leaves, leaves, scores)
+        if first_leaves.shape != (requests + 1,) or leaves.shape != scores.shape:
+            raise ValueError(
+                f"leaf_offsets must be [{requests + 1}], and leaves and scores of one shape [n], "
+                f"got {list(first_leaves.shape)}, {list(leaves.shape)} and {list(scores.shape)}"
+            )
+        ends = int(first_leaves[0]), int(first_leaves[-1])
+        if ends != (0, len(leaves)):
+            raise ValueError(f"leaf_offsets must be 0 to {len(leaves)}, got {ends[0]} to {ends[1]}")
         of_requests = np.broadcast_to(np.asarray(max_ads, np.int64), requests)
         words, num_ads = -(-snapshot.ads.num_ads // 64), snapshot.ads.num_ads
         exclude_ads = limits.get("exclude_ads")
@@ -202,8 +207,9 @@ class ExactMatcher:
         del kept
         handle = int(replies[0])
         try:
+            fixed, failed = counts.T[:_FIXED_COUNTS], counts[:, _FIXED_COUNTS:]
             returned = offsets[1:] - offsets[:-1]
-            yield HeldAds(counts[:, 0], offsets, _counts(counts, returned), handle)
+            yield HeldAds(offsets, MatchCounts(*(*fixed, failed, returned)), handle)
         finally:
             _drop(handle)
 
@@ -219,23 +225,6 @@ class ExactMatcher:
         """Match requests as `held` does, and return copies of their ads."""
         with self.held(users, leaf_offsets, leaves, scores, max_ads, **limits) as ads:
             return ads.taken()
-
-
-def _check_shapes(
-    requests: int,
-    offsets: npt.NDArray[np.int64],
-    leaves: npt.NDArray[np.int32],
-    scores: npt.NDArray[np.float32],
-) -> None:
-    if offsets.shape != (requests + 1,) or leaves.shape != scores.shape:
-        raise ValueError(
-            f"leaf_offsets must be [{requests + 1}], and leaves and scores of one shape [n], got "
-            f"{list(offsets.shape)}, {list(leaves.shape)} and {list(scores.shape)}"
-        )
-    if offsets[0] != 0 or offsets[-1] != len(leaves):
-        raise ValueError(
-            f"leaf_offsets must be 0 to {len(leaves)}, got {offsets[0]} to {offsets[-1]}"
-        )
 
 
 def _joined(
@@ -286,8 +275,3 @@ def _asked(users: UserRows) -> tuple[npt.NDArray[np.uintp], list[object]]:
     parts = zip(users.encoder.components, users.asked, strict=True)
     addresses = [component.address(asked, kept) for component, asked in parts]
     return np.array(addresses, np.uintp), kept
-
-
-def _counts(counts: npt.NDArray[np.int64], returned: npt.NDArray[np.int64]) -> MatchCounts:
-    fixed, failed = counts.T[:_FIXED_COUNTS], counts[:, _FIXED_COUNTS:]
-    return MatchCounts(*(*fixed, failed, returned))

@@ -35,7 +35,6 @@ MOST_VALUES = 1 << 16
 BATCH_ROWS = 1 << 16
 _TEXT = pa.large_string()
 _TIME = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?$"
-_FLAGS = ({"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"}, {"0", "1"})
 _SEPARATORS = ("|", ";", ",")
 
 
@@ -105,15 +104,6 @@ class ColumnFacts:
     @property
     def may_be_rule(self) -> bool:
         return self.kind not in (Kind.NUMBER, Kind.TIME, Kind.OTHER)
-
-    @property
-    def holds_integers(self) -> bool:
-        """Return whether the values, those of lists too, are all integers from 0."""
-        return bool(self.values) and all(map(str.isdecimal, self.values))
-
-    @property
-    def are_flags(self) -> bool:
-        return {*map(str.casefold, self.values)} in _FLAGS
 
     @property
     def many(self) -> bool:

@@ -8,13 +8,7 @@ import pyarrow.compute as pc
 
 from grace.configs.errors import InputError
 from grace.index.proposal import names
-from grace.index.proposal.facts import (
-    BATCH_ROWS,
-    ColumnFacts,
-    Kind,
-    add_batch,
-    split_lists,
-)
+from grace.index.proposal.facts import BATCH_ROWS, ColumnFacts, Kind, add_batch, split_lists
 from grace.index.proposal.names import plain_name, rule_name, singular, stem
 from grace.index.tables import cells
 from grace.index.tables.table_file import table_files

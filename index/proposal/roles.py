@@ -15,7 +15,6 @@ from grace.index.proposal import names
 from grace.index.proposal.facts import ColumnFacts, Kind, are_paths, shown_count
 from grace.index.targeting.schema import (
     CLOCKS,
-    ENDINGS,
     EXCLUDE_SUFFIX,
     MAX_ENTITIES,
     Flight,
@@ -25,6 +24,7 @@ from grace.index.targeting.schema import (
 MOST_ATTRIBUTE_VALUES = 64
 _MAY_EXCLUDE = "the name may say who may not see the ad: if so, call it NAME_exclude in tables.yaml"
 _LONGEST_VALUE = 100  # characters; longer ones are prose
+_FLAGS = ({"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"}, {"0", "1"})
 _FEW_ADS = 20  # which may all differ in what they are
 _NOT_NAMED = "the name does not say that it limits who may see the ad"
 
@@ -73,15 +73,6 @@ class Decision:
         ending = next((each for each in endings if self.name.endswith(each)), "")
         return self.name.removesuffix(ending)
 
-    @property
-    def is_text_entity(self) -> bool:
-        return self.role is Role.ENTITY and self.facts.is_text
-
-    @property
-    def looks_like_rule(self) -> bool:
-        """Return whether a build would take the column for an undeclared rule."""
-        return self.facts.nested or self.column.endswith(ENDINGS)
-
 
 def decide(facts: Mapping[str, ColumnFacts], id_column: str, rows: int) -> list[Decision]:
     """Return a decision for every column, in the table's order."""
@@ -128,7 +119,7 @@ class _Choice:
     def sid(self) -> None:
         for facts in self._named(names.SID_NAMES):
             lists = facts.kind in (Kind.LISTS, Kind.TEXT) and facts.most_per_row > 1
-            if lists and facts.holds_integers:
+            if lists and facts.values and all(map(str.isdecimal, facts.values)):
                 self.take(facts, Role.SID, "sid", f"lists of {facts.most_per_row} tokens")
                 return
 
@@ -235,7 +226,9 @@ class _Choice:
         if fault is None and named:
             self.take(facts, role, name, reason, role)
             return
-        if fault is None and _describes(facts):
+        # The values of single ads do not say what the ad is.
+        repeat = facts.most_per_row > 1 or len(facts.values) < max(facts.given, _FEW_ADS)
+        if fault is None and names.describes_ad(facts.plain) and repeat:
             reason = (
                 f"{facts.shown_values}: what the ad is, by its name; it limits nobody by itself"
             )
@@ -311,12 +304,6 @@ def _unfit_end(facts: ColumnFacts) -> str | None:
     return None
 
 
-def _describes(facts: ColumnFacts) -> bool:
-    """Return whether the name says what the ad is, and the values are not those of single ads."""
-    repeat = facts.most_per_row > 1 or len(facts.values) < max(facts.given, _FEW_ADS)
-    return names.describes_ad(facts.plain) and repeat
-
-
 def _no_rule(facts: ColumnFacts) -> str | None:
     """Return why the values of a column are no rule; None if they may be one."""
     if not facts.name:
@@ -332,7 +319,7 @@ def _no_rule(facts: ColumnFacts) -> str | None:
         return None if clock_of(facts, facts.values) else f"{facts.shown_values}: {of_clock}"
     if facts.nested or not facts.values:
         return None
-    if facts.are_flags:
+    if {*map(str.casefold, facts.values)} in _FLAGS:
         return "yes or no: a fact about the ad; a rule names values of users"
     if facts.kind is Kind.INTEGER and not facts.words & names.WORDS["user_codes"]:
         return "integers: a range has names such as NAME_min; codes that users have may be a rule"

@@ -10,6 +10,7 @@ from grace.index.proposal.log import OurColumn, TableProposal
 from grace.index.proposal.propose import Proposal
 from grace.index.proposal.roles import NAMED_BY_ROLE, UNREAD, Decision, Role, clock_of, values_of
 from grace.index.tables.addresses import is_url
+from grace.index.targeting.schema import ENDINGS
 
 _PLAIN = re.compile(r"(\.{1,2}/)*[A-Za-z_/][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*", re.ASCII)
 _NOT_TEXT = frozenset({"true", "false", "null", ".inf", ".nan"})
@@ -53,15 +54,16 @@ def _tables(proposal: Proposal, out: Path) -> Iterator[str]:
             mark = "# " if each.role is Role.LEFT_OUT else ""
             yield f"{mark}    {each.name}: {quoted(each.column)}  # {_comment(each.reason)}"
     unread = [each for each in proposal.decisions if each.role in UNREAD]
-    if nested := [each for each in unread if each.looks_like_rule]:
-        listed = _list(each.column for each in nested)
+    # A build would take these for undeclared rules.
+    if alike := [each for each in unread if each.facts.nested or each.column.endswith(ENDINGS)]:
+        listed = _list(each.column for each in alike)
         yield f"  ignore: {listed}  # no rules, though they look like some"
     if proposal.column_of(Role.SID) is None:
         yield f"sids: {CODEBOOK}  # the folder that `grace sids` writes"
     if not proposal.ids_are_integers:
         yield f"id_map: {ID_MAP}  # numbers the ads' ids; a build adds new ones"
-    texts = [each.name for each in proposal.decisions if each.is_text_entity]
-    if texts:
+    entities = [each for each in proposal.decisions if each.role is Role.ENTITY]
+    if texts := [each.name for each in entities if each.facts.is_text]:
         maps = ", ".join(f"{name}: {name}_{ID_MAP}" for name in texts)
         yield f"entity_ids: {{{maps}}}  # number entities whose ids are texts"
     for section, found in (("embeddings", proposal.embeddings), ("log", proposal.log)):
@@ -145,12 +147,9 @@ def _rule(each: Decision, proposal: Proposal) -> Iterator[str]:
 
 def _from_folder(out: Path, addresses: Iterable[str]) -> list[str]:
     """Return the addresses as a file in `out` names them."""
-    return [each if is_url(each) else _relative(each, out) for each in addresses]
-
-
-def _relative(address: str, out: Path) -> str:
     # The folders themselves, not links to them: `..` of a link leads elsewhere.
-    return os.path.relpath(Path(address).resolve(), out.resolve())
+    place = out.resolve()
+    return [a if is_url(a) else os.path.relpath(Path(a).resolve(), place) for a in addresses]
 
 
 def _list(values: Iterable[str]) -> str:

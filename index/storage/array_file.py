@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
 from grace.configs.arrays import AnyArray
@@ -104,7 +103,14 @@ def read_array(entry: FileEntry, folder: int, allocate: Allocate) -> AnyArray:
         header = os.pread(file, header_bytes, 0)
         digest = xxhash.xxh3_128(header)
         memory = allocate(entry.data_bytes)
-        _read_into(memory, file, header_bytes, digest, entry.file)
+        target, at = memory.data, 0
+        while at < len(target):
+            chunk = target[at : at + _READ_CHUNK]
+            got = os.preadv(file, [chunk], header_bytes + at)
+            if got == 0:
+                raise SnapshotError(entry.file, "became shorter while it was read")
+            digest.update(chunk[:got])
+            at += got
     _require_digest(entry, digest.hexdigest())
     _require_header(entry, header)
     return memory.view(entry.dtype).reshape(entry.shape)
@@ -114,19 +120,6 @@ def digest_file(entry: FileEntry, folder: int) -> None:
     """Check the size and digest of a file without reading its content as an array."""
     with _opened(entry, folder) as file, open(file, "rb", 0, closefd=False) as content:
         _require_digest(entry, file_digest(content, xxhash.xxh3_128).hexdigest())
-
-
-def _read_into(
-    memory: npt.NDArray[np.uint8], file: int, begin: int, digest: xxhash.xxh3_128, name: str
-) -> None:
-    target, at = memory.data, 0
-    while at < len(target):
-        chunk = target[at : at + _READ_CHUNK]
-        got = os.preadv(file, [chunk], begin + at)
-        if got == 0:
-            raise SnapshotError(name, "became shorter while it was read")
-        digest.update(chunk[:got])
-        at += got
 
 
 def _require_digest(entry: FileEntry, found: str) -> None:

@@ -299,18 +299,15 @@ def check_files(manifest: Manifest) -> None:
 def check_arrays(manifest: Manifest, files: Mapping[str, Array], threads: int) -> None:
     """Raise SnapshotError with the file and its first fault. Dtypes and shapes must be right."""
     starts = tuple(np.cumsum([0, *manifest.counts.nodes_per_level]).tolist())
+    parts = {file: file.partition(".") for file in files}
     for array in arrays_of_schema(manifest.schema):
         sizes = array.sizes(manifest.counts, manifest.schema)
-        view = View(_seen_by(array.name, files), sizes, manifest.vocab_sizes, starts, threads)
+        endings = {f".{array.name}.npy", ".npy"}
+        seen = {stem: files[file] for file, (stem, _, end) in parts.items() if f".{end}" in endings}
+        view = View(seen, sizes, manifest.vocab_sizes, starts, threads)
         for check in array.row.checks:
             if fault := check.fault(files[array.file], view):
                 raise SnapshotError(array.file, fault)
-
-
-def _seen_by(name: str, files: Mapping[str, Array]) -> dict[str, Array]:
-    endings = {f".{name}.npy", ".npy"}
-    parts = {file: file.partition(".") for file in files}
-    return {stem: files[file] for file, (stem, _, end) in parts.items() if f".{end}" in endings}
 
 
 def arrays_of(snapshot: Snapshot) -> dict[str, Array]:
@@ -386,7 +383,6 @@ def counts_of(snapshot: Snapshot) -> Counts:
 
 
 def arrays_document() -> str:
-    """Return the table in Markdown."""
     lines = ["| file | dtype and shape | holds |", "| --- | --- | --- |"]
     for row in TABLE:
         dtype = row.dtype.replace("|", "\\|")

@@ -126,16 +126,11 @@ def _check_digest(content: bytes, fields: Mapping[str, Any]) -> None:
 def _check_format_version(format_version: Any) -> None:
     if type(format_version) is not int or format_version < 1:
         _refuse(f"format_version: expected a positive integer, got {shown(format_version)}")
+    formats = f"(format {shown(format_version)}, this one reads {FORMAT_VERSION})"
     if format_version > FORMAT_VERSION:
-        _refuse(
-            f"written by a newer GRACE (format {shown(format_version)}, this one reads "
-            f"{FORMAT_VERSION}): upgrade"
-        )
+        _refuse(f"written by a newer GRACE {formats}: upgrade")
     if format_version < FORMAT_VERSION:
-        _refuse(
-            f"written by an older GRACE (format {format_version}, this one reads "
-            f"{FORMAT_VERSION}): build it again"
-        )
+        _refuse(f"written by an older GRACE {formats}: build it again")
 
 
 def _faults(manifest: Manifest) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Read a version: sizes and digests, then what the arrays hold, and only then a Snapshot."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +15,6 @@ from grace.index.matchers.derive import derive
 from grace.index.snapshot import Snapshot
 from grace.index.storage.array_file import check_size, digest_file, map_array, read_array
 from grace.index.storage.arrays import check_arrays, check_files, snapshot_of
-from grace.index.storage.checks import Array
 from grace.index.storage.folder import open_folder, open_root, read_small, version_name
 from grace.index.storage.manifest import MANIFEST, MAX_BYTES, FileEntry, Manifest, parse_manifest
 from grace.index.storage.versions import locate
@@ -72,9 +71,16 @@ def read_snapshot(
     entries = opened.manifest.files
     for entry in entries:
         check_size(entry, opened.folder)
-    _require_memory(entries)
+    # A file of holes costs its author nothing; it must not kill this process.
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if sum(entry.data_bytes for entry in entries) > there:
+        raise _too_large(entries, f"this machine has {there / 1e9:.1f} GB")
+    # The largest file first, so that threads end together. Reads and digests hold no lock.
+    ordered = sorted(entries, key=lambda entry: -entry.bytes)
     try:
-        arrays = _read_all(entries, opened.folder, readers or threads, allocate)
+        with ThreadPoolExecutor(readers or threads) as pool:
+            read = pool.map(lambda entry: read_array(entry, opened.folder, allocate), ordered)
+            arrays = {entry.file: array for entry, array in zip(ordered, read, strict=True)}
     except MemoryError:
         raise _too_large(entries, "this process may not have that much") from None
     check_arrays(opened.manifest, arrays, threads)
@@ -97,23 +103,6 @@ def map_snapshot(
             header_bytes, file = entry.bytes - entry.data_bytes, opened.path / entry.file
             arrays[entry.file] = map_array(file, entry.dtype, entry.shape, header_bytes)
         return snapshot_of(opened.manifest, arrays)
-
-
-def _read_all(
-    entries: Sequence[FileEntry], folder: int, threads: int, allocate: Allocate
-) -> dict[str, Array]:
-    """Read the largest file first, so that threads end together. Reads and digests hold no lock."""
-    ordered = sorted(entries, key=lambda entry: -entry.bytes)
-    with ThreadPoolExecutor(threads) as pool:
-        arrays = pool.map(lambda entry: read_array(entry, folder, allocate), ordered)
-        return {entry.file: array for entry, array in zip(ordered, arrays, strict=True)}
-
-
-def _require_memory(entries: Iterable[FileEntry]) -> None:
-    """A file of holes costs its author nothing; it must not kill this process."""
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if sum(entry.data_bytes for entry in entries) > there:
-        raise _too_large(entries, f"this machine has {there / 1e9:.1f} GB")
 
 
 def _too_large(entries: Iterable[FileEntry], limit: str) -> SnapshotError:

@@ -113,7 +113,9 @@ def publish(
             # An unreadable CURRENT must not stop the command that repairs it.
             previous = readable_current(root)
             if not (only_forward and previous is not None and previous > version):
-                _replace_current(folder, version)
+                write_new(NEW_CURRENT, folder, [f"{version_name(version)}\n".encode()])
+                os.replace(NEW_CURRENT, CURRENT, src_dir_fd=folder, dst_dir_fd=folder)
+                os.fsync(folder)  # the name survives a power cut
     except OSError as error:
         raise InputError(
             f"{root}: cannot publish {version}: {error.strerror}; what was current still is"
@@ -173,9 +175,3 @@ def _read_current(folder: int) -> Published:
         shown = repr(content[:40])[1:]
         raise SnapshotError(CURRENT, f"expected 20 digits and a newline, got {shown}; {_PUBLISH}")
     return Published(version, (status.st_ino, status.st_mtime_ns))
-
-
-def _replace_current(folder: int, version: int) -> None:
-    write_new(NEW_CURRENT, folder, [f"{version_name(version)}\n".encode()])
-    os.replace(NEW_CURRENT, CURRENT, src_dir_fd=folder, dst_dir_fd=folder)
-    os.fsync(folder)  # the name survives a power cut

@@ -42,7 +42,14 @@ def write_snapshot(snapshot: Snapshot, root: Path, on_wait: Notify = lambda _: N
         with writers_lock(root, on_wait) as folder:
             remove_leftovers(folder)
             version = max(snapshot.facts.version, next_version(root))
-            _require_space(root, arrays)
+            needed = sum(array.nbytes for array in arrays.values()) + _MARGIN
+            status = os.statvfs(root)
+            free = status.f_bavail * status.f_frsize
+            if free < needed:
+                raise InputError(
+                    f"{root}: the snapshot needs {needed / 1e9:.2f} GB, the disk has "
+                    f"{free / 1e9:.2f} GB free; {_REMEDY}"
+                )
             manifest = replace(manifest, version=version_name(version))
             _write_version(manifest, arrays, folder, synced=True)
     except OSError as error:
@@ -59,17 +66,6 @@ def write_unsynced(snapshot: Snapshot, root: Path) -> None:
     """
     with open_root(root) as folder:
         _write_version(_manifest(snapshot), arrays_of(snapshot), folder, synced=False)
-
-
-def _require_space(root: Path, arrays: Mapping[str, Array]) -> None:
-    needed = sum(array.nbytes for array in arrays.values()) + _MARGIN
-    status = os.statvfs(root)
-    free = status.f_bavail * status.f_frsize
-    if free < needed:
-        raise InputError(
-            f"{root}: the snapshot needs {needed / 1e9:.2f} GB, the disk has {free / 1e9:.2f} GB "
-            f"free; {_REMEDY}"
-        )
 
 
 def _write_version(

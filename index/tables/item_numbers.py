@@ -67,7 +67,6 @@ class IdMap:
         return self._numbers.items()
 
     def find(self, text: str, unknown: int) -> int:
-        """Return the number of an id, `unknown` for one that has none."""
         return self._numbers.get(text, unknown)
 
     @staticmethod

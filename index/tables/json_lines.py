@@ -20,10 +20,10 @@ def read_header(stream: BinaryIO, address: str) -> tuple[pa.Schema, int]:
     schema, rows = pa.schema([]), 0
     for block in _blocks(stream, address):
         table = _parsed(block, address, rows)
+        # Arrow takes texts such as 2024-01-31 for times; a JSON text stays one.
+        own = with_types(table.schema, lambda k: pa.string() if pa.types.is_timestamp(k) else k)
         try:
-            schema = pa.unify_schemas(
-                [schema, with_types(table.schema, _as_text)], promote_options="permissive"
-            )
+            schema = pa.unify_schemas([schema, own], promote_options="permissive")
         except pa.ArrowException as error:
             raise InputError(
                 f"{address}: a column changes its type near row {rows + 1}: {first_line(error)}; "
@@ -90,8 +90,3 @@ def _blocks(stream: BinaryIO, address: str) -> Iterator[bytes]:
             )
     if rest.strip():
         yield rest
-
-
-def _as_text(kind: pa.DataType) -> pa.DataType:
-    """Arrow takes texts such as 2024-01-31 for times; a JSON text stays one."""
-    return pa.string() if pa.types.is_timestamp(kind) else kind

@@ -194,7 +194,6 @@ class Rows:
         return of_rows
 
     def lists(self, name: str) -> ListParts:
-        """Return lists of integers."""
         column = self.given(name)
         if not is_text(column.type):
             return list_parts(column)

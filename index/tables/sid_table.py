@@ -34,7 +34,6 @@ def sid_table_at(sids: str) -> str:
 
 
 def open_sid_table(sids: str) -> TableFile:
-    """Open a table of SIDs, or that of a codebook's folder."""
     table = open_table(sid_table_at(sids))
     if table.format is Format.CSV:
         raise InputError(
@@ -83,7 +82,9 @@ def write_sid_table(
     with replacing(out) as unfinished, pq.ParquetWriter(unfinished, schema) as writer:
         for first in range(0, len(ids), _ROWS_PER_GROUP):
             part = ids.slice(first, _ROWS_PER_GROUP).cast(kind)
-            sids = _sids(tokens[first : first + _ROWS_PER_GROUP])
+            own = tokens[first : first + _ROWS_PER_GROUP]
+            offsets = np.arange(len(own) + 1, dtype=np.int32) * np.int32(own.shape[1])
+            sids = pa.ListArray.from_arrays(pa.array(offsets), pa.array(own.reshape(-1)))
             writer.write_table(pa.table([part, sids], schema=schema))
             advance(first + len(part))
 
@@ -104,9 +105,3 @@ def require_distinct(name: str, ids: pa.Array) -> None:
             f"{name}: item {brief(str(ids[rows[0]].as_py()))} is in rows {rows[0] + 1} and "
             f"{rows[1] + 1}; give each item once"
         )
-
-
-def _sids(tokens: npt.NDArray[np.uint16]) -> pa.Array:
-    rows, length = tokens.shape
-    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(length)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens.reshape(-1)))

@@ -82,7 +82,6 @@ def open_table(address: str, list_separator: str | None = None) -> TableFile:
 
 
 def table_files(addresses: Sequence[str], list_separator: str | None = None) -> list[TableFile]:
-    """Open the files of a table that is given as files and folders."""
     return [open_table(address, list_separator) for address in files_at(addresses)]
 
 

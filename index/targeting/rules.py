@@ -164,7 +164,6 @@ def with_lists(column: Column, lists: Lists) -> Column:
 
 
 def take(column: Column, rows: npt.NDArray[np.integer]) -> Column:
-    """Return these rows of a column."""
     if isinstance(column, Groups):
         return take_groups(column, rows)
     return take_lists(column, rows) if isinstance(column, Lists) else np.take(column, rows, axis=0)

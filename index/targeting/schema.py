@@ -1,9 +1,13 @@
 """The targeting schema: what rules may name, and the entities to which ads belong.
 
-It is written in YAML, stored inside every snapshot, and is the only source of these facts. An
-*attribute* has few values, each one bit of a packed bitmask. A *set* has many. A *range* is of a
-number of the user, and a *flight* of the time. A *property* is what an ad is, for the filters of
-requests. An *entity*, such as a campaign, is what ads belong to.
+It is written in YAML, stored inside every snapshot, and is the only source of these facts.
+
+attribute   a fact about the user with few values, each one bit of a bitmask
+set         a fact about the user with many values
+range       a range of a number of the user
+flight      the time during which an ad is shown
+property    what an ad is, for the filters of requests
+entity      what ads belong to, such as a campaign
 """
 
 import re
@@ -63,6 +67,7 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class TargetSet:
+    word: ClassVar = "set"
     name: str
     bloom_bits: int
     bloom_hashes: int
@@ -80,6 +85,7 @@ class TargetSet:
 class Range:
     """`missing_passes`: users without the number see ads that have a range."""
 
+    word: ClassVar = "range"
     name: str
     missing_passes: bool = False
 
@@ -88,6 +94,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Flight:
+    word: ClassVar = "flight"
     name: str
 
     columns: ClassVar = ("_start", "_end")
@@ -95,6 +102,7 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class Property:
+    word: ClassVar = "property"
     name: str
 
     columns: ClassVar = ("",)

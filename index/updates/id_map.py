@@ -67,7 +67,6 @@ class IdMap:
         return ids[:most], values[:most]
 
     def sorted_ids(self, after: int | None = None, most: int | None = None) -> Array:
-        """Return the ids that `items` returns."""
         return self.items(after, most)[0]
 
     def _present(self, values: Values) -> npt.NDArray[np.bool_]:

@@ -81,7 +81,6 @@ class LiveAds:
         return positions[last], rules[last]
 
     def rebuild(self, state: UpdateState) -> None:
-        """Show the whole state."""
         stops = {level: ids.sorted_ids() for level, ids in state.stopped.items()}
         ordinals, ads = self._ordinals(stops), self._snapshot.ads
         before = self.view.stopped

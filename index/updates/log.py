@@ -224,18 +224,14 @@ def _frames(content: bytes) -> Iterator[tuple[int, list[bytes]]]:
             if not any(content[end - 1 :]):
                 return
             raise _DamageError(begin, "a group of updates")
-        yield end, _messages(payload)
+        messages, at = [], 0
+        while at < len(payload):
+            (size,) = _SIZE.unpack_from(payload, at)
+            at += _SIZE.size
+            messages.append(payload[at : at + size])
+            at += size
+        yield end, messages
         begin = end
-
-
-def _messages(payload: bytes) -> list[bytes]:
-    messages, at = [], 0
-    while at < len(payload):
-        (size,) = _SIZE.unpack_from(payload, at)
-        at += _SIZE.size
-        messages.append(payload[at : at + size])
-        at += size
-    return messages
 
 
 def _write(file: int, parts: Sequence[bytes | memoryview]) -> None:

@@ -76,7 +76,6 @@ class UpdateState:
         return True
 
     def full_message(self) -> memoryview:
-        """Return the state as the bytes of one FULL update."""
         stopped = {level: ids.sorted_ids() for level, ids in self.stopped.items()}
         return full_message(self.sequence, stopped, *self.weights.items())
 
@@ -101,7 +100,6 @@ def require_numbers_left(last: int, update: AdUpdate) -> None:
 
 
 def touched_by(updates: Iterable[AdUpdate]) -> Touched:
-    """Return all ids that the updates name."""
     updates = list(updates)
     if any(update.full for update in updates):
         return Touched(everything=True)

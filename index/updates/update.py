@@ -11,13 +11,12 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from google.protobuf.message import DecodeError
 
 from grace.configs.errors import RequestError
 from grace.index.targeting.schema import is_name
 from grace.index.updates.id_map import distinct
 from grace.native.loader import array_in, array_out, declare
-from grace.native.wire import LONG_MESSAGES, Head
+from grace.native.wire import LONG_MESSAGES
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 
 AD_LEVEL = "ad"
@@ -68,15 +67,22 @@ class AdUpdate:
 
 
 def read_update(message: bytes, *, bounded: bool = True) -> AdUpdate:
-    """Read an UpdateAdsRequest. Raise DecodeError for other bytes, RequestError for a bad field.
+    """Read an UpdateAdsRequest. Raise RequestError: of a bad field, or of none for other bytes.
 
     bounded  False for an update of the log, which may hold the whole state
     """
-    head, fault = LONG_MESSAGES.read("UpdateAdsRequest", message)
-    if fault is not None:  # the server would otherwise carry out only a part of the update
-        raise fault if fault.field else DecodeError(fault.fault)
+    head, wrong = LONG_MESSAGES.read("UpdateAdsRequest", message)
+    if wrong is not None:  # the server would otherwise carry out only a part of the update
+        raise wrong
     if bounded:
-        _require_bounded(head)
+        levels = max(head.number("stop"), head.number("resume"))
+        if levels > MOST_LEVELS:  # before their names become texts
+            raise _too_many_levels(levels)
+        ids = head.integers_in("stop") + head.integers_in("resume")
+        ids += head.number("weights") + head.number("unweight")
+        if ids > MOST_IDS:
+            fault = f"{ids} ids and weights, at most {MOST_IDS}"
+            raise RequestError("stop", f"{fault}: stop entities rather than their ads")
     stop, resume = head.lists("stop"), head.lists("resume")
     if bounded and len(stop.keys() | resume.keys()) > MOST_LEVELS:
         raise _too_many_levels(len(stop.keys() | resume.keys()))
@@ -102,17 +108,6 @@ def read_update(message: bytes, *, bounded: bool = True) -> AdUpdate:
     )
     _require_no_contradiction(update)
     return update
-
-
-def _require_bounded(head: Head) -> None:
-    levels = max(head.number("stop"), head.number("resume"))
-    if levels > MOST_LEVELS:  # before their names become texts
-        raise _too_many_levels(levels)
-    ids = head.integers_in("stop") + head.integers_in("resume")
-    ids += head.number("weights") + head.number("unweight")
-    if ids > MOST_IDS:
-        fault = f"{ids} ids and weights, at most {MOST_IDS}"
-        raise RequestError("stop", f"{fault}: stop entities rather than their ads")
 
 
 def _too_many_levels(levels: int) -> RequestError:

@@ -86,7 +86,6 @@ class ServingPair:
 
     @property
     def checkpoint(self) -> str:
-        """The checkpoint's id."""
         return self.model.checkpoint
 
     @property
@@ -204,7 +203,6 @@ def _next_memo_bytes(memo: PrefixMemo, spec: ModelSpec) -> int:
 
 
 def engine_settings(config: ServingConfig, device: torch.device) -> EngineSettings:
-    """Return how a server's generation computes; refuse what the device lacks."""
     precision = precision_of(config.precision, device)
     return EngineSettings(precision, config.memo_bytes, config.fp8_keep)
 

@@ -25,7 +25,8 @@ from grace.configs.serving import LogLevel, LogsConfig
 from grace.server.threads import daemon_thread
 
 LOGGER = "grace.server"
-"""The name of the logger that the server's modules use."""
+LOG = logging.getLogger(LOGGER)
+"""The log of the server's modules."""
 
 MOST_PLACES = 20
 """The innermost places of one exception: an endless recursion has thousands."""
@@ -35,7 +36,6 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 def configure_logs(config: LogsConfig) -> None:
-    """Set up this process's logging as the configuration says."""
     writer = LineWriter(partial(_write, sys.stderr.fileno()))
     log_with(writer, JsonLines() if config.format == "json" else TextLines())
     set_log_level(config.level)

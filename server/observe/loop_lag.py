@@ -32,7 +32,6 @@ class LoopLag:
         return max(0.0, time.perf_counter() - self._due)
 
     async def watch(self) -> None:
-        """Run until cancelled."""
         window_end = time.perf_counter() + self._window_seconds
         try:
             while True:

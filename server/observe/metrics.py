@@ -23,13 +23,7 @@ from grace.index.forms.components import components_of
 from grace.index.snapshot import Snapshot, creation_time
 from grace.server.ad_updates import UPDATE_RESULTS, UpdateResult
 from grace.server.errors import STATUS_OF, ServiceError
-from grace.server.messages import (
-    PRIORITY_NAMES,
-    STAGE_NAMES,
-    AnsweredBatch,
-    Span,
-    queue_seconds,
-)
+from grace.server.messages import PRIORITY_NAMES, STAGE_NAMES, AnsweredBatch, Span, queue_seconds
 from grace.server.server_state import Phase, ServerState
 
 # Denser where a request's time usually lies.
@@ -97,7 +91,6 @@ class Metrics:
                 histogram.observe(value)
 
     def updated(self, result: UpdateResult, count: int = 1) -> None:
-        """Count updates of ads by their result."""
         self._updates[result].inc(count)
 
     def credentials_loaded(self, setting: str, result: str) -> None:

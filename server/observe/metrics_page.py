@@ -27,45 +27,34 @@ _PATIENCE_SECONDS = 10  # with a client that is slow to ask or to read
 _STALLED_SECONDS = 5.0  # without a turn of the event loop: no call is answered meanwhile
 
 
-class MetricsPage:
+class MetricsPage(ThreadingMixIn, TCPServer):
     """Listens once constructed; raises OSError if it cannot."""
 
-    def __init__(
-        self, host: str, port: int, registry: CollectorRegistry, state: ServerState
-    ) -> None:
-        family, _, _, _, place = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        self._server = _Server(family, place[:2], registry, state)
-        self.port = int(self._server.server_address[1])
-        serve = partial(self._server.serve_forever, poll_interval=0.05)
-        self._thread = daemon_thread("grace-metrics", serve)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-class _Server(ThreadingMixIn, TCPServer):
     daemon_threads = True
     request_queue_size = 128
     allow_reuse_address = True
 
     def __init__(
-        self,
-        family: socket.AddressFamily,
-        place: Any,
-        registry: CollectorRegistry,
-        state: ServerState,
+        self, host: str, port: int, registry: CollectorRegistry, state: ServerState
     ) -> None:
-        self.address_family = family
+        place: Any
+        self.address_family, _, _, _, place = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
         self.registry = registry
         self.state = state
         self._lock = threading.Lock()
         self._clients: dict[socket.socket, None] = {}  # oldest first
-        super().__init__(place, _Page)
+        super().__init__(place[:2], _Page)
+        self.port = int(self.server_address[1])
+        serve = partial(self.serve_forever, poll_interval=0.05)
+        self._thread = daemon_thread("grace-metrics", serve)
+        self._thread.start()
+
+    def close(self) -> None:
+        self.shutdown()
+        self.server_close()
+        self._thread.join()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
@@ -87,7 +76,7 @@ class _Server(ThreadingMixIn, TCPServer):
 
 
 class _Page(BaseHTTPRequestHandler):
-    server: _Server
+    server: MetricsPage
     timeout = _PATIENCE_SECONDS
 
     def do_GET(self) -> None:

@@ -1,6 +1,5 @@
 """Looks at CURRENT, on a separate thread: its folder may be on a network, where a read may hang."""
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,11 +7,9 @@ from grace.configs.errors import GraceError, SnapshotError
 from grace.index.storage import Published, published, root_of, versions
 from grace.index.storage.versions import CURRENT, some_of
 from grace.server.errors import ServiceError
-from grace.server.observe.logs import LOGGER
+from grace.server.observe.logs import LOG
 from grace.server.reload.pin import Pin
 from grace.server.threads import DaemonThread
-
-_LOG = logging.getLogger(LOGGER)
 
 
 class Current:
@@ -50,7 +47,7 @@ class Current:
         except Exception as error:  # noqa: BLE001, the next look may work
             fault = f"internal error ({type(error).__name__}); the server's log has its place"
             if fault != self.fault:
-                _LOG.error("look_broke", exc_info=error)
+                LOG.error("look_broke", exc_info=error)
         if fault and fault != self.fault:
             self._failed(fault)
         self.fault = fault

@@ -1,15 +1,15 @@
-"""A load, on its own thread, while another pair serves. `Retired` frees that pair afterwards.
+"""Loads: the one before the server is ready, and later ones, on a thread next to live requests.
 
-Every failure of a load ends here.
+Every failure of a later load ends here, and `Retired` frees the pair that served before.
 
-A load should not delay live requests. Most of it runs in C++ and torch without the interpreter
-lock. One thread reads the files, a few check the arrays, and a pause follows each warm-up batch.
+A later load should not delay live requests. Most of it runs in C++ and torch without the
+interpreter lock. One thread reads the files, a few check the arrays, and a pause follows each
+warm-up batch.
 """
 
-import logging
 import weakref
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -20,22 +20,22 @@ import torch
 from grace.configs.errors import GraceError
 from grace.configs.machine import available_cores
 from grace.configs.serving import ServingConfig
-from grace.index.snapshot import Snapshot
 from grace.model.checkpoints.checkpoint import checkpoint_id, require_match
 from grace.model.checkpoints.folder import MODEL_YAML
 from grace.model.definition.spec import load_spec
 from grace.server.engine.memory import require_memory_of_weights
 from grace.server.engine.serving_pair import (
-    ServingModel,
     ServingPair,
     load_model,
+    load_pair,
     load_version,
+    require_numbered_ids,
     serving_pair,
 )
 from grace.server.messages import Retrieval
-from grace.server.observe.logs import LOGGER
+from grace.server.observe.logs import LOG
 from grace.server.stages.stages import Stages
-from grace.server.stages.warm_up import warm_up
+from grace.server.stages.warm_up import Observe, warm_up
 from grace.server.start_up import start_fault, too_little_memory
 from grace.server.threads import daemon_thread
 
@@ -44,16 +44,6 @@ CORES_PER_THREAD = 4
 
 READERS = 1
 """Threads that read files. Each needs the interpreter after every chunk, and delays the server."""
-
-_LOG = logging.getLogger(LOGGER)
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The version and checkpoint to serve. None keeps the served one."""
-
-    version: int | None = None
-    checkpoint: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +60,10 @@ class LoadFault:
 
 @dataclass(frozen=True, eq=False)
 class Loader:
-    """Makes the next pair from the served one.
+    """Makes the first pair, and each next one from the served one.
 
     requests     each new pair warms up with them
-    before_swap  called with each new pair that is warm, on the load's thread, before it serves; an
+    before_swap  called with each next pair that is warm, on the load's thread, before it serves; an
                  exception fails the load
     """
 
@@ -83,25 +73,50 @@ class Loader:
     requests: tuple[Retrieval, ...]
     before_swap: Callable[[ServingPair], None]
 
-    def load(self, wanted: Wanted, served: ServingPair) -> ServingPair | LoadFault:
-        """Return a warm pair, or the served one if that is what is wanted."""
-        try:
-            # Kernels are launched on the thread's current device, which may be another GPU.
-            with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
-                return self._loaded(wanted, served)
-        except Exception as error:  # noqa: BLE001, whatever fails, the old pair keeps serving
-            return self._fault_of(error, wanted)
+    def load_first(self, version: int | None, observe: Observe) -> ServingPair:
+        """Return a warm pair of a version, None for the current one, and the configuration's
+        checkpoint. `observe` gets the times of warm batches."""
+        config = self.config
+        with self._on_device():
+            require_numbered_ids(config.limits, config.generation)
+            try:
+                pair = load_pair(config, self.device, version)
+            except Exception as error:  # too little memory has no one type
+                shortage = too_little_memory(error, config)
+                if shortage is None:
+                    raise
+                raise shortage from None
+            warm_up(self.stages, pair, config.generation, self.requests, observe)
+        return pair
 
-    def _loaded(self, wanted: Wanted, served: ServingPair) -> ServingPair:
+    def load(
+        self, version: int, checkpoint: Path | None, served: ServingPair
+    ) -> ServingPair | LoadFault:
+        """Return a warm pair, or the served one if that is what is wanted. Checkpoint None is the
+        served one's."""
+        try:
+            with self._on_device():
+                return self._loaded(version, checkpoint, served)
+        except Exception as error:  # noqa: BLE001, whatever fails, the old pair keeps serving
+            return self._fault_of(error, checkpoint)
+
+    def _on_device(self) -> AbstractContextManager[object]:
+        """Kernels are launched on the thread's current device, which may be another GPU."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
+    def _loaded(self, version: int, checkpoint: Path | None, served: ServingPair) -> ServingPair:
         snapshot, model = served.snapshot, served.model
-        is_other = wanted.version not in (None, snapshot.facts.version)
+        is_other = version != snapshot.facts.version
         if is_other:
             threads = max(1, available_cores() // CORES_PER_THREAD)
-            snapshot = load_version(self.config, wanted.version, self.device, threads, READERS)
-        if wanted.checkpoint is None:
+            snapshot = load_version(self.config, version, self.device, threads, READERS)
+        if checkpoint is None:
             require_match(model.spec, snapshot, model.folder)
-        elif checkpoint_id(wanted.checkpoint) != model.checkpoint:
-            model = self._model(wanted.checkpoint, snapshot)
+        elif checkpoint_id(checkpoint) != model.checkpoint:
+            require_match(load_spec(checkpoint / MODEL_YAML), snapshot, checkpoint)
+            require_memory_of_weights(checkpoint, self.device)
+            config = replace(self.config, checkpoint=checkpoint)
+            model = load_model(config, snapshot, self.device)
         if is_other:
             pair = serving_pair(snapshot, model, self.config)
         elif model is served.model:
@@ -116,23 +131,18 @@ class Loader:
         self.before_swap(pair)
         return pair
 
-    def _model(self, checkpoint: Path, snapshot: Snapshot) -> ServingModel:
-        require_match(load_spec(checkpoint / MODEL_YAML), snapshot, checkpoint)
-        require_memory_of_weights(checkpoint, self.device)
-        return load_model(replace(self.config, checkpoint=checkpoint), snapshot, self.device)
-
-    def _fault_of(self, error: Exception, wanted: Wanted) -> LoadFault:
+    def _fault_of(self, error: Exception, checkpoint: Path | None) -> LoadFault:
         """Return the fault without the error, whose traceback would keep the load's memory."""
         config = self.config
-        if wanted.checkpoint is not None:
-            config = replace(config, checkpoint=wanted.checkpoint)
+        if checkpoint is not None:
+            config = replace(config, checkpoint=checkpoint)
         shortage = too_little_memory(error, config)
         known = shortage or error
         if isinstance(known, GraceError | OSError):
             text = start_fault(known, config)
         else:
             text = f"internal error ({type(error).__name__}); see load_broke in the server's log"
-            _LOG.error("load_broke", exc_info=error)
+            LOG.error("load_broke", exc_info=error)
         return LoadFault(text, self._device_is_broken())
 
     def _device_is_broken(self) -> bool:

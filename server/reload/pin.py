@@ -5,7 +5,6 @@ The file is one line of JSON with its digest, so that a damaged file is never re
 
 import asyncio
 import json
-import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,13 +17,12 @@ from grace.configs.regular_files import closing, read_regular, sync
 from grace.index.snapshot import MAX_VERSION
 from grace.index.storage import Published
 from grace.index.storage.folder import write_new
-from grace.server.observe.logs import LOGGER
+from grace.server.observe.logs import LOG
 from grace.server.threads import DaemonThread
 
 NAME = "pin.json"
 NEW = ".pin.new"
 _MOST_BYTES = 4096
-_LOG = logging.getLogger(LOGGER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +129,7 @@ class StoredPin:
         self._note(self.pin is not None)
         if about is not None:
             facts = {"snapshot_version": about.version, "until_above": about.until_above}
-            _LOG.warning(event, extra=facts)
+            LOG.warning(event, extra=facts)
 
 
 def _rendered(pin: Pin) -> bytes:

@@ -6,8 +6,7 @@ fails, the old pair keeps serving.
 """
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,20 +18,20 @@ from grace.configs.errors import ConfigError, GraceError
 from grace.index.storage import Published, published
 from grace.proto.retrieval_pb2 import LoadStatus
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import ServiceError, draining, not_ready, too_many_loads
-from grace.server.observe.logs import LOGGER
+from grace.server.errors import MAX_RETRY_SECONDS, ServiceError, draining, not_ready
+from grace.server.observe.logs import LOG
 from grace.server.observe.metrics import Metrics
 from grace.server.reload.current import Current
-from grace.server.reload.loading import Loader, LoadFault, Retired, Wanted
+from grace.server.reload.loading import Loader, LoadFault, Retired
 from grace.server.reload.pin import Pin, StoredPin, decide, pin_for
 from grace.server.server_state import Phase, ServerState
+from grace.server.stages.warm_up import Observe
 from grace.server.start_up import start_fault
 from grace.server.threads import DaemonThread
 
 MOST_CALLS = 8
 """The most operators' calls at once: one that loads, and others that wait for their turn."""
 
-_LOG = logging.getLogger(LOGGER)
 _Result = TypeVar("_Result")
 
 
@@ -95,11 +94,9 @@ class Reloads:
             failed_version=0 if fault else self._failed_version,
         )
 
-    async def first(self, load: Callable[[int | None], ServingPair]) -> ServingPair:
-        """Return the pair to start with: the pinned version, or the one that CURRENT names.
-
-        load  loads a version, or the one that CURRENT names for None
-        """
+    async def first(self, observe: Observe) -> ServingPair:
+        """Return the pair to start with: the pinned version, or the one that CURRENT names."""
+        load = partial(self._loader.load_first, observe=observe)
 
         def loaded() -> tuple[Published | None, ServingPair, str]:
             seen, pin, fault = None, self._pin, ""
@@ -175,7 +172,9 @@ class Reloads:
         """Run an operator's call to its end, even if the caller gives up."""
         if len(self._operations) >= MOST_CALLS:
             operation.close()
-            raise too_many_loads(MOST_CALLS)
+            most = f"{MOST_CALLS} calls load or wait for their turn, and no more may"
+            text = f"{most}; see GetStatus, try later"
+            raise ServiceError("too_many_loads", text, None, MAX_RETRY_SECONDS)
         task = asyncio.create_task(operation)
         self._operations.add(task)
         task.add_done_callback(self._operations.discard)
@@ -185,7 +184,7 @@ class Reloads:
     async def _load(self, version: int, checkpoint: Path | None) -> Served:
         async with self._operators_turn():
             if not version:
-                await self._before_end(asyncio.ensure_future(self._current.look_now()))
+                await self._before_end(self._current.look_now())
             pin, before, seen = self._pin, self._state.served(), self._current.seen
             if pin is not None and seen is not None and pin.ends(seen):
                 pin = None  # it holds only until the version that CURRENT names can be served
@@ -201,9 +200,8 @@ class Reloads:
                 self._acted_on = seen
                 version = seen.version if pin is None else pin.version
             elif version != self._version:
-                there = self._current.require(version)
-                await self._before_end(asyncio.ensure_future(there))
-            await self._serve(Wanted(version, checkpoint), "load")
+                await self._before_end(self._current.require(version))
+            await self._serve(version, "load", checkpoint)
             await self._end_pin_if_passed()
             return self._served_after(before)
 
@@ -218,14 +216,14 @@ class Reloads:
             before, pin = self._state.served(), self._pin
             if pin is None or version != pin.version:
                 older = self._current.older(version, self._version, pin)
-                version = await self._before_end(asyncio.ensure_future(older))
+                version = await self._before_end(older)
                 new = pin_for(version, self._version, self._current.seen, pin)
-                await self._serve(Wanted(version), "rollback", new)
+                await self._serve(version, "rollback", pin=new)
             return self._served_after(before)
 
     async def _unpin(self) -> Served:
         async with self._operators_turn():
-            await self._before_end(asyncio.ensure_future(self._current.look_now()))
+            await self._before_end(self._current.look_now())
             before, pin = self._state.served(), self._pin
             if pin is not None:
                 await self._set_pin(None)
@@ -275,24 +273,24 @@ class Reloads:
         assert seen is not None
         version = decide(seen, self._pin, self._version)
         if version is not None:
-            await self._serve(Wanted(version), why)
+            await self._serve(version, why)
         elif seen.version == self._version:
             self._forget_fault()
         await self._end_pin_if_passed()
 
-    async def _serve(self, wanted: Wanted, why: str, pin: Pin | None = None) -> None:
+    async def _serve(
+        self, version: int, why: str, checkpoint: Path | None = None, pin: Pin | None = None
+    ) -> None:
         """Load and swap, and store the pin if one is given. The caller holds the turn."""
         served, begin = self._state.served(), perf_counter()
-        version = wanted.version or self._version
         facts = {"snapshot_version": version, "why": why}
-        if wanted.checkpoint is not None:
-            facts["checkpoint"] = str(wanted.checkpoint)
-        _LOG.info("loading", extra=facts)
+        if checkpoint is not None:
+            facts["checkpoint"] = str(checkpoint)
+        LOG.info("loading", extra=facts)
         self._loading = version
         try:
-            pair = await self._before_end(
-                self._loads.run(partial(self._loader.load, wanted, served))
-            )
+            load = partial(self._loader.load, version, checkpoint, served)
+            pair = await self._before_end(self._loads.run(load))
             if isinstance(pair, LoadFault):
                 if pair.device_is_broken:
                     self._broken()
@@ -305,28 +303,25 @@ class Reloads:
         if seen is None or self._failed_version != seen.version or seen.version == version:
             self._forget_fault()
         if pair is not served:
-            self._swap(pair, perf_counter() - begin)
+            before = self._version
+            self._retired.add(served)
+            self._state.pair = pair
+            self._metrics.serves(pair.snapshot)
+            self._metrics.loads["ok"].inc()
+            facts = {"snapshot_version": version, "checkpoint": pair.checkpoint}
+            seconds = round(perf_counter() - begin, 3)
+            LOG.info("swapped", extra={**facts, "previous_version": before, "seconds": seconds})
 
     def _forget_fault(self) -> None:
         """Report no fault any more: nothing that the server should serve has failed."""
         self._load_fault, self._failed_version = "", 0
-
-    def _swap(self, pair: ServingPair, seconds: float) -> None:
-        before = self._version
-        self._retired.add(self._state.served())
-        self._state.pair = pair
-        self._metrics.serves(pair.snapshot)
-        self._metrics.loads["ok"].inc()
-        facts = {"snapshot_version": pair.snapshot.facts.version, "checkpoint": pair.checkpoint}
-        facts |= {"previous_version": before, "seconds": round(seconds, 3)}
-        _LOG.info("swapped", extra=facts)
 
     def _failed(self, version: int, fault: LoadFault) -> ServiceError:
         """Report a load that failed, and return its error. Version 0: CURRENT cannot be read."""
         if version:
             self._load_fault, self._failed_version = fault.text, version
         self._metrics.loads["failed"].inc()
-        _LOG.error("load_failed", extra={"snapshot_version": version, "fault": fault.text})
+        LOG.error("load_failed", extra={"snapshot_version": version, "fault": fault.text})
         return ServiceError("load_failed", fault.text)
 
     async def _end_pin_if_passed(self) -> None:
@@ -352,8 +347,9 @@ class Reloads:
             raise self._failed(version, LoadFault(text)) from None
         self._stored_pin.change(pin)
 
-    async def _before_end(self, work: asyncio.Future[_Result]) -> _Result:
+    async def _before_end(self, awaited: Awaitable[_Result]) -> _Result:
         """Return the result of the work; raise `draining` if the server shuts down first."""
+        work = asyncio.ensure_future(awaited)
         closing = asyncio.ensure_future(self._closing.wait())
         try:
             await asyncio.wait((work, closing), return_when=asyncio.FIRST_COMPLETED)

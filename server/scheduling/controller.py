@@ -14,13 +14,7 @@ from dataclasses import dataclass
 
 from grace.configs.serving import BatchingConfig
 from grace.server.errors import displaced, expired, overloaded, queue_full, unmeetable
-from grace.server.messages import (
-    PRIORITY_NAMES,
-    Failure,
-    PendingRequest,
-    Priority,
-    Span,
-)
+from grace.server.messages import PRIORITY_NAMES, Failure, PendingRequest, Priority, Span
 from grace.server.scheduling.feedback import (
     HOLD_SHARE,
     HeadStart,
@@ -49,10 +43,6 @@ class Departure:
 
     batch: BatchUnderWay | None
     failures: tuple[Failure, ...]
-
-    @property
-    def requests(self) -> tuple[PendingRequest, ...]:
-        return () if self.batch is None else self.batch.requests
 
 
 @dataclass(slots=True)
@@ -107,7 +97,6 @@ class Controller:
         self._in_vain = 0  # NORMAL requests that left, too late to start, since a batch ended
 
     def margin(self, now: float) -> float:
-        """Return the share of the predicted time that a request must have in addition."""
         return self._margin.share(now)
 
     def sheds(self, priority: Priority, now: float) -> bool:

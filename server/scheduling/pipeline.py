@@ -14,7 +14,6 @@ The stages are pure functions. On a GPU each has its own stream (`streams.py`), 
 overlap; only post, which works on the host, waits for the device.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ from grace.server.messages import (
     Span,
     StageName,
 )
-from grace.server.observe.logs import LOGGER
+from grace.server.observe.logs import LOG
 from grace.server.observe.timeline import HostWork, Timeline
 from grace.server.scheduling.controller import Controller, Departure
 from grace.server.scheduling.predictions import BatchUnderWay, Place, Predictions
@@ -52,8 +51,6 @@ from grace.server.threads import daemon_thread
 Batch = TypeVar("Batch")
 Taken = TypeVar("Taken", "Departure", "_Carried[Any]")
 Made = TypeVar("Made")
-
-_LOG = logging.getLogger(LOGGER)
 
 
 class Outcomes(Protocol):
@@ -68,7 +65,6 @@ class Outcomes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    stage: StageName
     begin: Mark
     end: Mark
     host: HostWork
@@ -154,7 +150,6 @@ class Pipeline:
             self._die(stage, place_of(self._threads[stage].name))
 
     def close(self) -> None:
-        """Take no more requests. What was taken is finished."""
         self.scheduler.close()
 
     def join(self, timeout: float) -> bool:
@@ -201,8 +196,14 @@ class Pipeline:
         under_way = departure.batch
         if under_way is None:
             return
-        given = _Carried(under_way, self._bind(under_way))
-        carried = self._attempt("input", given, self._read_all)
+        bound = RequestBatch(
+            pair=self._pair(),
+            profile_name=under_way.profile,
+            profile=self._profiles[under_way.profile],
+            bucket=under_way.bucket,
+            requests=under_way.requests,
+        )
+        carried = self._attempt("input", _Carried(under_way, bound), self._read_all)
         if carried is not None and carried.batch.requests:
             self._end(carried.batch.failures)
             self._features(carried)
@@ -217,7 +218,11 @@ class Pipeline:
 
     def _generate(self, given: _Carried[FeatureBatch]) -> None:
         if failures := self.scheduler.unwanted(given.batch.input.requests):
-            self._give_up(given, failures)
+            # Generate has not read the batch, so it is free once features' work is done.
+            self._watch.begin("generate", given.requests)
+            self._marks.wait_for(given.times[-1].end)
+            self._watch.end("generate")
+            self._end(failures, given.under_way)
             return
         self.scheduler.advance(given.under_way, Place.QUEUED)
         carried = self._attempt("generate", given, self._stages.generate)
@@ -230,29 +235,26 @@ class Pipeline:
         self._watch.begin("post", given.requests)  # also while it waits for the device
         self._marks.wait_for(given.times[-1].end)
         self.scheduler.advance(given.under_way, Place.POST)
-        spans = self._spans(given.times)
+        moments = self._marks.times(
+            [mark for each in given.times for mark in (each.begin, each.end)]
+        )
+        ends = zip(given.times, moments[::2], moments[1::2], strict=True)
+        spans = tuple(Span(each.host.stage, begin, end) for each, begin, end in ends)
         answered = self._answered = Event()
         try:
             carried = self._attempt("post", given, lambda batch: self._answer_all(batch, spans))
             if carried is not None:
                 post = carried.times[-1]
                 spans = (*spans, Span("post", post.begin, post.end))
-                self._timeline.add(
-                    carried.batch.input.batch, spans, [each.host for each in carried.times]
-                )
-                self._done(given.under_way, carried.batch, spans)
+                made, host = carried.batch, [each.host for each in carried.times]
+                self._timeline.add(made.input.batch, spans, host)
+                for request in made.input.requests:
+                    request.batch_size, request.spans = len(given.requests), spans
+                self._outcomes.batch_done(made, spans)
+                self._end([*made.answers, *made.failures], given.under_way, spans)
         finally:
             answered.set()
         self._watch.end("post")
-
-    def _bind(self, under_way: BatchUnderWay) -> RequestBatch:
-        return RequestBatch(
-            pair=self._pair(),
-            profile_name=under_way.profile,
-            profile=self._profiles[under_way.profile],
-            bucket=under_way.bucket,
-            requests=under_way.requests,
-        )
 
     def _read_all(self, batch: RequestBatch) -> InputBatch:
         made = self._stages.input(batch)
@@ -285,13 +287,16 @@ class Pipeline:
                 self._die(stage, error)
                 raise
             stream.finish()  # it may still read the batch
-            self._batch_failed(stage, given.under_way, error)
+            self._end([Failure(each, internal()) for each in given.requests], given.under_way)
+            # Only now: a log that is not read must not hold back the callers.
+            fields = {"stage": stage, "requests": _ids(given.requests)}
+            LOG.error("batch_failed", exc_info=error, extra=fields)
             return None
         finally:
             if stage != "post":  # which goes on until the outcomes are reported
                 self._watch.end(stage)
         self._failed[stage].clear()
-        times = (*given.times, _Timed(stage, begin, end, host))
+        times = (*given.times, _Timed(begin, end, host))
         return _Carried(given.under_way, made, times, (*given.made, given.batch))
 
     def _begins(self, stage: StageName, given: _Carried[Any]) -> Mark:
@@ -301,34 +306,6 @@ class Pipeline:
         if stage == "input":
             return perf_counter()
         return given.times[-1].end if stage == "features" else self._streams[stage].mark()
-
-    def _batch_failed(
-        self, stage: StageName, under_way: BatchUnderWay, error: BaseException
-    ) -> None:
-        self._end([Failure(each, internal()) for each in under_way.requests], under_way)
-        # Only now: a log that is not read must not hold back the callers.
-        fields = {"stage": stage, "requests": _ids(under_way.requests)}
-        _LOG.error("batch_failed", exc_info=error, extra=fields)
-
-    def _give_up(self, given: _Carried[FeatureBatch], failures: Sequence[Failure]) -> None:
-        """Generate has not read the batch, so it is free once features' work is done."""
-        self._watch.begin("generate", given.requests)
-        self._marks.wait_for(given.times[-1].end)
-        self._watch.end("generate")
-        self._end(failures, given.under_way)
-
-    def _spans(self, times: tuple[_Timed, ...]) -> tuple[Span, ...]:
-        moments = self._marks.times([mark for each in times for mark in (each.begin, each.end)])
-        ends = zip(times, moments[::2], moments[1::2], strict=True)
-        return tuple(Span(each.stage, begin, end) for each, begin, end in ends)
-
-    def _done(
-        self, under_way: BatchUnderWay, answered: AnsweredBatch, spans: tuple[Span, ...]
-    ) -> None:
-        for request in answered.input.requests:
-            request.batch_size, request.spans = len(under_way.requests), spans
-        self._outcomes.batch_done(answered, spans)
-        self._end([*answered.answers, *answered.failures], under_way, spans)
 
     def _end(
         self,
@@ -351,7 +328,7 @@ class Pipeline:
         finally:
             self._died()
             fields = {"stage": stage, "requests": _ids(self._watch.requests(stage))}
-            _LOG.critical("stage_died", exc_info=error, extra=fields)
+            LOG.critical("stage_died", exc_info=error, extra=fields)
 
 
 def _ids(requests: Sequence[PendingRequest]) -> list[str]:

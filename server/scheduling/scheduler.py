@@ -11,14 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from grace.server.errors import cancelled, draining, expired
-from grace.server.messages import (
-    Failure,
-    Outcome,
-    PendingRequest,
-    Priority,
-    RequestState,
-    Span,
-)
+from grace.server.messages import Failure, Outcome, PendingRequest, Priority, RequestState, Span
 from grace.server.scheduling.controller import Controller, Departure
 from grace.server.scheduling.predictions import BatchUnderWay, Place
 
@@ -92,7 +85,6 @@ class Scheduler:
                 self._changed.wait(max(0.0, min(seconds, threading.TIMEOUT_MAX)))
 
     def poll(self) -> Departure | None:
-        """Return what leaves the queue at this moment. None if nothing does."""
         with self._changed:
             return self._controller.depart(self._clock())
 

@@ -39,7 +39,9 @@ class FailedBatches:
         if isinstance(error, DEVICE_ERRORS) or not isinstance(error, Exception):
             return True
         if len(requests) == 1:
-            content = _content(requests[0].retrieval.message)
+            request = RetrieveRequest.FromString(requests[0].retrieval.message)
+            request.ClearField("request_id")  # all else is the same in every retry
+            content = request.SerializeToString(deterministic=True)
             if content in self._alone:
                 return False
             self._alone.add(content)
@@ -50,13 +52,6 @@ class FailedBatches:
         """Start again, after a batch that did not fail."""
         self._counted = 0
         self._alone.clear()
-
-
-def _content(message: bytes) -> bytes:
-    """Return what is the same in every retry of a request: all of it but its id."""
-    request = RetrieveRequest.FromString(message)
-    request.ClearField("request_id")
-    return request.SerializeToString(deterministic=True)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,6 @@ from math import inf
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.forms.component import Reason
 from grace.index.forms.components import explain
 from grace.index.snapshot import Snapshot
 from grace.index.trie import NO_NODE
@@ -96,24 +95,6 @@ class _Explained:
         self._reasons = explain(self._snapshot, rule, request)
 
     def search(self, stages: Stages, require_wanted: Callable[[], None]) -> list[TracedStep]:
-        self._add_rules()
-        self._add_excluded()
-        require_wanted()
-        features = stages.features(self._prepared)
-        require_wanted()
-        trace = SearchTrace(self._snapshot.trie.path(self._leaf))
-        generated = generate_sids(features, trace)
-        if generated.corrupt[0]:
-            raise internal("not_finite")
-        self._add_steps(trace)
-        kept = trace.steps[-1].kept
-        if kept:
-            self._reply.score = float(trace.steps[-1].score or 0.0)
-            require_wanted()
-            self._add_rank(Leaves(generated.leaves.numpy(), generated.scores.numpy()))
-        return trace.steps
-
-    def _add_rules(self) -> None:
         for reason in self._reasons:
             self._reply.rules.add(
                 name=reason.name,
@@ -122,8 +103,6 @@ class _Explained:
                 user=reason.user,
                 deciding=reason.deciding,
             )
-
-    def _add_excluded(self) -> None:
         # A request may give `exclude` the name of the level of ads, which no entity has.
         excluded = {**self._retrieval.exclude, AD_LEVEL: self._retrieval.exclude_ads}
         named = {
@@ -132,10 +111,21 @@ class _Explained:
             if level in excluded and given in excluded[level]
         }
         self._reply.excluded_by.extend(_level_ids(named))
-
-    def _add_steps(self, trace: SearchTrace) -> None:
+        require_wanted()
+        features = stages.features(self._prepared)
+        require_wanted()
+        trace = SearchTrace(self._snapshot.trie.path(self._leaf))
+        generated = generate_sids(features, trace)
+        if generated.corrupt[0]:
+            raise internal("not_finite")
         for token, step in zip(self._reply.sid, trace.steps, strict=False):
             self._reply.steps.add(token=token, admitted=step.admitted, **asdict(step))
+        kept = trace.steps[-1].kept
+        if kept:
+            self._reply.score = float(trace.steps[-1].score or 0.0)
+            require_wanted()
+            self._add_rank(Leaves(generated.leaves.numpy(), generated.scores.numpy()))
+        return trace.steps
 
     def _add_rank(self, leaves: Leaves) -> None:
         """Rank the ad among the matched ads without `max_ads`, and find what limits it."""
@@ -175,14 +165,18 @@ class _Explained:
         """Name the first test that the ad failed."""
         reply, retrieval = self._reply, self._retrieval
         reply.stops.extend(_level_ids(stops))
-        failed = [reason for reason in self._reasons if not reason.passes]
+        failed = [
+            f"{reason.name} {reason.rule} (user: {reason.values})"
+            for reason in self._reasons
+            if not reason.passes
+        ]
         last = steps[-1]
         if reply.stops:
             reply.outcome = Outcome.OUTCOME_STOPPED
             reply.text = f"an update stops it: {_listed(reply.stops)}"
         elif failed:
             reply.outcome = Outcome.OUTCOME_NOT_ELIGIBLE
-            reply.text = f"its rules do not allow this user: {'; '.join(map(_rule, failed))}"
+            reply.text = f"its rules do not allow this user: {'; '.join(failed)}"
         elif not last.kept:
             reply.outcome = Outcome.OUTCOME_OUT_OF_BEAM if last.admitted else Outcome.OUTCOME_MASKED
             reply.text = f"step {len(steps)} of {len(reply.sid)} {self._lost(last)}"
@@ -216,10 +210,6 @@ class _Explained:
         if step.lowest_score is not None:
             kept = f"{step.beams} beams were kept, down to score {step.lowest_score:.6g}"
         return f"dropped its prefix {prefix}: {place}; {kept}"
-
-
-def _rule(reason: Reason) -> str:
-    return f"{reason.name} {reason.rule} (user: {reason.values})"
 
 
 def _level_ids(levels: Mapping[str, int]) -> list[wire.LevelId]:

@@ -72,7 +72,10 @@ def write_replies(ads: HeldAds, heads: ReplyHeads, leaves: Leaves, trie: SidTrie
     if not replies:
         return []
     texts = [request_id.encode() for request_id in heads.request_ids]
-    own = [_ignored(names) if names else b"" for names in heads.ignored]
+    own = [
+        RetrieveResponse(ignored_names=names).SerializeToString() if names else b""
+        for names in heads.ignored
+    ]
     if heads.times is not None:
         own = [text + _at(time) for text, time in zip(own, heads.times, strict=True)]
     texts += own
@@ -133,7 +136,3 @@ def _served_by(snapshot_version: int, checkpoint: str) -> bytes:
 @lru_cache(maxsize=64)
 def _at(time: int) -> bytes:
     return RetrieveResponse(at=time).SerializeToString()
-
-
-def _ignored(names: Sequence[str]) -> bytes:
-    return RetrieveResponse(ignored_names=names).SerializeToString()

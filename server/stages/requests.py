@@ -5,11 +5,10 @@ It runs on the event loop, so user and features stay bytes: the input stage read
 
 from collections.abc import Mapping
 
-from grace.configs.errors import RequestError
 from grace.configs.generation import GenerationConfig
 from grace.configs.serving import LimitsConfig
 from grace.native.wire import SHORT_MESSAGES
-from grace.server.errors import ServiceError, invalid_field, malformed
+from grace.server.errors import ServiceError, invalid_field, refusal_of
 from grace.server.messages import Priority, Retrieval
 
 PRIORITIES: Mapping[str, Priority] = {"": "NORMAL", "NORMAL": "NORMAL", "LOW": "LOW"}
@@ -27,9 +26,8 @@ def read_request(message: bytes, limits: LimitsConfig, generation: GenerationCon
         )
     sid_length = len(generation.profiles[generation.default_profile].beams)
     head, fault = SHORT_MESSAGES.read(_ROOT, message, limits, sid_length)
-    refusal = refusal_of(fault)
-    if refusal is not None:
-        raise refusal
+    if fault is not None:
+        raise refusal_of(fault, _ROOT)
     return Retrieval(
         message=message,
         request_id=head.text("request_id"),
@@ -51,14 +49,6 @@ def request_id_of(message: bytes) -> str | None:
     """The request id of a message that may have been refused; None if its bytes are no request."""
     head, fault = SHORT_MESSAGES.read(_ROOT, message)
     return None if fault is not None and not fault.field else head.text("request_id")
-
-
-def refusal_of(fault: RequestError | None, message: str = _ROOT) -> ServiceError | None:
-    if fault is None:
-        return None
-    if not fault.field:
-        return malformed(message)
-    return invalid_field(fault.field, fault.fault, fault.logged)
 
 
 def _profile(given: str, generation: GenerationConfig) -> str:

@@ -15,17 +15,14 @@ from time import perf_counter, time_ns
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from grace.index.matching.exact import HeldAds, MatchCounts
 from grace.index.trie import NO_NODE
-from grace.index.users.user_rows import UserRows
 from grace.kernels import UserTensors
 from grace.model.engine.device_copy import Staging
-from grace.model.engine.feature_reader import ReadFeatures
 from grace.model.engine.search_trace import SearchTrace
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import ServiceError, internal, invalid_field, wrong_pair
+from grace.server.errors import ServiceError, internal, invalid_field, refusal_of
 from grace.server.messages import (
     STAGE_NAMES,
     Answer,
@@ -41,7 +38,6 @@ from grace.server.messages import (
     queue_seconds,
 )
 from grace.server.stages.replies import Leaves, ReplyHeads, write_replies
-from grace.server.stages.requests import refusal_of
 
 _MAX_UINT32 = 2**32 - 1
 _NO_ADS = np.empty(0, np.int64)
@@ -97,10 +93,19 @@ def _read_requests(
     if not any(of_users.faults):  # otherwise these rows are not the batch's
         users = pair.with_eligible(users)
     of_features, compute = pair.model.features.read(messages, batch.bucket, for_features)
-    ignored = _ignored_names(requests, of_users.rows, of_features, pair.snapshot.schema.entities)
+    entities = {*pair.snapshot.schema.entities}
+    # Rows of padding, which have no request, come last.
+    retrievals = (request.retrieval for request in requests)
+    of_requests = zip(retrievals, of_users.rows.ignored, of_features.ignored, strict=False)
+    ignored = tuple(
+        tuple(sorted({*of_user, *by_model, *({*each.exclude, *each.at_most} - entities)}))
+        for each, of_user, by_model in of_requests
+    )
     found = zip(requests, of_features.faults, of_users.faults, ignored, strict=True)
     faults = [
-        refusal_of(one or other) or _unknown_name(request.retrieval, names, pair)
+        refusal_of(fault, "RetrieveRequest")
+        if (fault := one or other)
+        else _unknown_name(request.retrieval, names, pair)
         for request, one, other, names in found
     ]
     made = InputBatch(
@@ -131,20 +136,6 @@ def _unknown_name(
     return invalid_field(ignored[0], f"{fault}, or send the request without strict", "strict")
 
 
-def _ignored_names(
-    requests: Sequence[PendingRequest],
-    rows: UserRows,
-    features: ReadFeatures,
-    entities: tuple[str, ...],
-) -> tuple[tuple[str, ...], ...]:
-    # Rows of padding, which have no request, come last.
-    of_requests = zip(requests, rows.ignored, features.ignored, strict=False)
-    return tuple(
-        tuple(sorted({*of_user, *of_features, *request.retrieval.unknown_entities(entities)}))
-        for request, of_user, of_features in of_requests
-    )
-
-
 def _without_faults(
     requests: Sequence[PendingRequest],
     faults: Sequence[ServiceError | None],
@@ -163,17 +154,12 @@ def _without_faults(
 def _wrong_pair(retrieval: Retrieval, pair: ServingPair) -> ServiceError | None:
     loaded = pair.snapshot.facts.sid_space
     if retrieval.model and retrieval.model != pair.checkpoint:
-        return wrong_pair(
-            "model",
-            f"{retrieval.model!r} is asked for, but {pair.checkpoint!r} is loaded; send its id, "
-            "or none to take whichever is loaded",
-        )
+        text = f"model: {retrieval.model!r} is asked for, but {pair.checkpoint!r} is loaded"
+        remedy = "send its id, or none to take whichever is loaded"
+        return ServiceError("wrong_model", f"{text}; {remedy}", "model")
     if retrieval.sid_space and retrieval.sid_space != loaded:
-        return wrong_pair(
-            "sid_space",
-            f"the sequences are in {retrieval.sid_space!r}, but {loaded!r} is loaded; "
-            "send SIDs of that space",
-        )
+        text = f"sid_space: the sequences are in {retrieval.sid_space!r}, but {loaded!r} is loaded"
+        return ServiceError("wrong_sid_space", f"{text}; send SIDs of that space", "sid_space")
     return None
 
 
@@ -197,9 +183,9 @@ def answer_requests(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredB
     sound = [row for row in range(len(requests)) if not corrupt[row]]
     leaves = _leaves_of(batch, sound)
     with held_ads(batch.input, leaves) as ads:
-        heads = _heads(batch.input, sound, _timings(batch.input, sound, spans, begin))
+        heads = _heads(batch.input, sound, spans, begin)
         replies = write_replies(ads, heads, leaves, batch.input.batch.pair.snapshot.trie)
-        counts = ads.counts if len(sound) == len(ads.leaves) else _counts_of(ads.counts, sound)
+        counts = ads.counts if len(sound) == len(ads.counts.sids) else _counts_of(ads.counts, sound)
     return AnsweredBatch(
         batch.input,
         tuple(Answer(requests[row], reply) for row, reply in zip(sound, replies, strict=True)),
@@ -259,23 +245,19 @@ def _known(values: Mapping[str, _Value], entities: Sequence[str]) -> Mapping[str
     return {name: value for name, value in values.items() if name in entities}
 
 
-def _timings(
-    batch: InputBatch, rows: Sequence[int], spans: tuple[Span, ...], begin: float
-) -> npt.NDArray[np.uint32]:
-    """Return the fields of grace.v1.Timings; `queue` is all time outside stages.   [rows, 5]"""
-    waited = queue_seconds(batch.requests, (*spans, Span("post", begin, begin)))
-    spent = {span.stage: span.end - span.begin for span in spans}
-    stages = [_microseconds(spent.get(stage, 0.0)) for stage in STAGE_NAMES[:-1]]
-    post = _microseconds(perf_counter() - begin)
-    return np.array([(_microseconds(waited[row]), *stages, post) for row in rows], np.uint32)
-
-
 def _microseconds(seconds: float) -> int:
     return min(max(0, round(seconds * 1e6)), _MAX_UINT32)
 
 
-def _heads(batch: InputBatch, rows: Sequence[int], timings: npt.NDArray[np.uint32]) -> ReplyHeads:
-    """What the replies of these rows say besides their ads."""
+def _heads(
+    batch: InputBatch, rows: Sequence[int], spans: tuple[Span, ...], begin: float
+) -> ReplyHeads:
+    """Return the other fields of these rows' replies. `queue` is all time outside stages."""
+    waited = queue_seconds(batch.requests, (*spans, Span("post", begin, begin)))
+    spent = {span.stage: span.end - span.begin for span in spans}
+    stages = [_microseconds(spent.get(stage, 0.0)) for stage in STAGE_NAMES[:-1]]
+    post = _microseconds(perf_counter() - begin)
+    timings = np.array([(_microseconds(waited[row]), *stages, post) for row in rows], np.uint32)
     retrievals = [batch.requests[row].retrieval for row in rows]
     asks_the_time = batch.batch.pair.snapshot.schema.asks_the_time
     return ReplyHeads(

@@ -126,14 +126,11 @@ def _run(stages: Stages, batch: RequestBatch) -> tuple[Span, ...]:
 
 
 def _require_none(failures: Sequence[Failure]) -> None:
-    if not failures:
-        return
-    request, error = failures[0].request.retrieval, failures[0].error
-    if error.reason != "not_finite":
-        fault = error.text
-    else:
-        fault = "the model's numbers for it are not finite"
-    raise ConfigError(
-        f"warm_up: request {request.request_id!r}: {fault}; "
-        "a server that fails on its own requests is not started"
-    )
+    for failure in failures:
+        request_id, fault = failure.request.retrieval.request_id, failure.error.text
+        if failure.error.reason == "not_finite":
+            fault = "the model's numbers for it are not finite"
+        raise ConfigError(
+            f"warm_up: request {request_id!r}: {fault}; "
+            "a server that fails on its own requests is not started"
+        )

@@ -58,7 +58,9 @@ def held_port(section: str, host: str, port: int) -> Iterator[int]:
             stack.enter_context(held)
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             port = held.getsockname()[1]
-        _require_some(faults, len(places), section, host, port)
+        taken = [fault for fault in faults if fault.errno == errno.EADDRINUSE]
+        if taken or len(faults) == len(places):
+            raise refusal(section, host, port, fault_of((taken or faults)[0]))
         yield port
 
 
@@ -92,10 +94,3 @@ def _places(section: str, host: str, port: int) -> list[_Place]:
     # /etc/hosts may list a name twice, which would then find its own address taken.
     places = ((family, kind, protocol, where) for family, kind, protocol, _, where in found)
     return list(dict.fromkeys(places))
-
-
-def _require_some(faults: list[OSError], places: int, section: str, host: str, port: int) -> None:
-    """Refuse the address if any of its places is taken, or if none can be bound."""
-    taken = [fault for fault in faults if fault.errno == errno.EADDRINUSE]
-    if taken or len(faults) == places:
-        raise refusal(section, host, port, fault_of((taken or faults)[0]))

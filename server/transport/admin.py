@@ -16,6 +16,7 @@ from grace.configs.serving import LogLevel, ServingConfig
 from grace.index.targeting.schema import KINDS
 from grace.index.updates.live_ads import unknown_ids
 from grace.index.updates.update import ids_message
+from grace.native.wire import words_of
 from grace.proto.retrieval_pb2 import (
     ConfirmUpdatesRequest,
     ConfirmUpdatesResponse,
@@ -41,31 +42,18 @@ from grace.proto.retrieval_pb2 import (
 )
 from grace.server.ad_updates import AdUpdates, Updated
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import (
-    FIELD_CHARACTERS,
-    ServiceError,
-    internal,
-    invalid_field,
-    malformed,
-    unknown_field,
-)
-from grace.server.observe.logs import LOGGER, set_log_level
+from grace.server.errors import FIELD_CHARACTERS, ServiceError, internal, invalid_field, malformed
+from grace.server.observe.logs import LOG, set_log_level
 from grace.server.reload.reloads import Reloads
 from grace.server.server_state import ServerState
 from grace.server.stages.stages import Stages
 from grace.server.transport.explain_call import ExplainCall
 from grace.server.transport.listener.grpc_listener import GrpcContext, Method
 
-PAGE_IDS = 1 << 16
-"""The most ids in a reply of GetStops."""
+PAGE_IDS = 1 << 16  # at most in a reply of GetStops
+MOST_SMALL_BYTES = 8192  # of a request that is read here, on the event loop
+MOST_UNKNOWN = 10  # ids of one level that a reply of UpdateAds names as unknown
 
-MOST_SMALL_BYTES = 8192
-"""The most bytes of a request that is read here, on the event loop."""
-
-MOST_UNKNOWN = 10
-"""The most ids of one level that a reply of UpdateAds names as unknown."""
-
-_LOG = logging.getLogger(LOGGER)
 _LOG_LEVELS = get_args(LogLevel)
 _Request = TypeVar("_Request", bound=Message)
 
@@ -101,11 +89,11 @@ class Admin:
             raise invalid_field("level", fault)
         previous = set_log_level(cast("LogLevel", level))
         fields = {"level_now": level, "level_before": previous}
-        # `_LOG.info` would hide the change to a level above it.
-        made = _LOG.makeRecord(
-            _LOG.name, logging.INFO, __file__, 0, "log_level", (), None, extra=fields
+        # `LOG.info` would hide the change to a level above it.
+        made = LOG.makeRecord(
+            LOG.name, logging.INFO, __file__, 0, "log_level", (), None, extra=fields
         )
-        _LOG.handle(made)
+        LOG.handle(made)
         return SetLogLevelResponse(previous=previous)
 
     async def _load(self, request: LoadRequest) -> LoadResponse:
@@ -145,7 +133,10 @@ class Admin:
 
     async def _get_status(self, _: GetStatusRequest) -> GetStatusResponse:
         state, config = self._state, self._config
-        pair = state.pair
+        pair, updates = state.pair, None
+        if state.updates is not None:
+            facts = asdict(state.updates.facts)
+            updates = UpdatesStatus(**facts, ads_stopped=state.ads_stopped)
         return GetStatusResponse(
             state=state.phase.value,
             server_version=version("grace-serving"),
@@ -164,7 +155,7 @@ class Admin:
             max_waiting=config.batching.max_waiting,
             in_flight=state.in_flight,
             front_ends=config.listen.front_ends,
-            updates=None if state.updates is None else _updates_status(state),
+            updates=updates,
             load=self._reloads.status(),
         )
 
@@ -191,7 +182,7 @@ def _method_of_bytes(reply: Method) -> Method:
             # The traceback would keep what the call used, such as a batch and its pair.
             failure = error.with_traceback(None)
         except Exception as error:  # noqa: BLE001, the caller must not see its text
-            _LOG.error("call_failed", exc_info=error)
+            LOG.error("call_failed", exc_info=error)
             failure = internal()
         return await context.abort(failure.code, failure.text, failure.trailers)
 
@@ -210,7 +201,8 @@ def _read(kind: type[_Request], message: bytes) -> _Request:
         raise malformed(name) from None
     unknown = UnknownFieldSet(request)
     if len(unknown):
-        raise unknown_field(name, unknown[0].field_number, unknown[0].wire_type)
+        number, wire_type = unknown[0].field_number, unknown[0].wire_type
+        raise invalid_field(name, words_of("UnknownField", value=number, limit=wire_type))
     return request
 
 
@@ -263,18 +255,6 @@ def _snapshot_status(pair: ServingPair) -> SnapshotStatus:
         **names,
         **asdict(pair.eligibility),
         updates_watermark=facts.updates_watermark,
-    )
-
-
-def _updates_status(state: ServerState) -> UpdatesStatus:
-    assert state.updates is not None
-    facts = state.updates.facts
-    return UpdatesStatus(
-        sequence=facts.sequence,
-        stopped=facts.stopped,
-        ads_stopped=state.ads_stopped,
-        weights=facts.weights,
-        awaits_full=facts.awaits_full,
     )
 
 

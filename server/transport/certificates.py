@@ -5,7 +5,6 @@ Open connections keep theirs. gRPC itself sets the rest: TLS 1.2 or 1.3, its cip
 """
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,14 +17,12 @@ import grpc
 from grace.configs.errors import ConfigError
 from grace.configs.pem_files import read_certificates, read_pem, require_pair
 from grace.configs.serving import ServingConfig, TlsConfig
-from grace.server.observe.logs import LOGGER
+from grace.server.observe.logs import LOG
 
 LOOK_SECONDS = 1.0
 
 _State: TypeAlias = tuple[int, int, int] | None
 """Time of change, size and inode; None if there is no such file."""
-
-_LOG = logging.getLogger(LOGGER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +153,7 @@ class WatchedCredentials:
     def _changed(self, setting: str, fault: ConfigError | None) -> None:
         self._count(setting, "ok" if fault is None else "failed")
         if fault is None:
-            _LOG.info("credentials_loaded", extra={"setting": setting})
+            LOG.info("credentials_loaded", extra={"setting": setting})
         else:
             facts = {"setting": setting, "fault": str(fault)}
-            _LOG.error("credentials_refused", extra=facts)
+            LOG.error("credentials_refused", extra=facts)

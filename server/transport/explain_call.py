@@ -14,16 +14,11 @@ import torch
 
 from grace.configs.serving import ServingConfig
 from grace.native.wire import SHORT_MESSAGES
-from grace.server.errors import (
-    cancelled,
-    draining,
-    not_ready,
-    too_many_explanations,
-)
+from grace.server.errors import ServiceError, cancelled, refusal_of
 from grace.server.messages import PendingRequest, RequestBatch, Retrieval
-from grace.server.server_state import Phase, ServerState
+from grace.server.server_state import ServerState
 from grace.server.stages.explanation import explain_ad
-from grace.server.stages.requests import read_request, refusal_of
+from grace.server.stages.requests import read_request
 from grace.server.stages.stages import Stages
 from grace.server.threads import DaemonThread
 from grace.server.transport.listener.grpc_listener import GrpcContext
@@ -44,14 +39,16 @@ class ExplainCall:
 
     async def reply(self, message: bytes, _: GrpcContext) -> bytes:
         """Return the bytes of an ExplainResponse, or raise a ServiceError."""
-        if self._state.phase == Phase.STARTING:
-            raise not_ready()
-        if not self._state.takes:
-            raise draining()
-        ad_id, request = _read(message)
-        retrieval = read_request(request, self._limits, self._generation)
+        self._state.require_takes()
+        head, fault = SHORT_MESSAGES.read("ExplainRequest", message)
+        if fault is not None:
+            raise refusal_of(fault, "ExplainRequest")
+        ad_id = head.number("ad_id")
+        # As bytes: the generated class would drop some of what is wrong with them.
+        retrieval = read_request(head.joined("request"), self._limits, self._generation)
         if not self._places.acquire(blocking=False):
-            raise too_many_explanations(MOST_EXPLANATIONS)
+            most = f"{MOST_EXPLANATIONS} calls of Explain wait or are under way, and no more may"
+            raise ServiceError("too_many_explanations", f"{most}; try again later", None, 1.0)
         gone = Event()
         try:
             return await self._thread.run(lambda: self._explained(ad_id, retrieval, gone))
@@ -66,7 +63,14 @@ class ExplainCall:
 
         try:
             require_waiting()
-            batch = self._batch(retrieval)
+            now = perf_counter()
+            batch = RequestBatch(  # alone, in the smallest batch
+                pair=self._state.served(),
+                profile_name=retrieval.profile,
+                profile=self._generation.profiles[retrieval.profile],
+                bucket=min(self._generation.batch_buckets),
+                requests=(PendingRequest(retrieval, now, now),),
+            )
             device = batch.pair.device
             with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
                 explained = explain_ad(
@@ -76,29 +80,6 @@ class ExplainCall:
         finally:
             self._places.release()
 
-    def _batch(self, retrieval: Retrieval) -> RequestBatch:
-        """Return the request alone, in the smallest batch."""
-        now = perf_counter()
-        return RequestBatch(
-            pair=self._state.served(),
-            profile_name=retrieval.profile,
-            profile=self._generation.profiles[retrieval.profile],
-            bucket=min(self._generation.batch_buckets),
-            requests=(PendingRequest(retrieval, now, now),),
-        )
-
     def _stops_among(self, levels: Mapping[str, int]) -> Mapping[str, int]:
         updates = self._state.updates
         return {} if updates is None else updates.stops_among(levels)
-
-
-def _read(message: bytes) -> tuple[int, bytes]:
-    """Return the ad id of an ExplainRequest, and its request as bytes, to check them as Retrieve's.
-
-    The generated class would drop some of what is wrong with them.
-    """
-    head, fault = SHORT_MESSAGES.read("ExplainRequest", message)
-    refusal = refusal_of(fault, "ExplainRequest")
-    if refusal is not None:
-        raise refusal
-    return head.number("ad_id"), head.joined("request")

@@ -6,7 +6,6 @@ this process or in those of `server/transport/relays/relays.py`.
 """
 
 import asyncio
-import logging
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -17,14 +16,7 @@ from time import perf_counter
 from grpc import StatusCode
 
 from grace.configs.serving import LimitsConfig, ServingConfig
-from grace.server.errors import (
-    SHED_REASONS,
-    ServiceError,
-    cancelled,
-    draining,
-    internal,
-    not_ready,
-)
+from grace.server.errors import SHED_REASONS, ServiceError, cancelled, internal
 from grace.server.messages import (
     STAGE_NAMES,
     AnsweredBatch,
@@ -34,9 +26,9 @@ from grace.server.messages import (
     Span,
     queue_seconds,
 )
-from grace.server.observe.logs import LOGGER
+from grace.server.observe.logs import LOG
 from grace.server.observe.metrics import Metrics
-from grace.server.server_state import Phase, ServerState
+from grace.server.server_state import ServerState
 from grace.server.stages.requests import read_request, request_id_of
 from grace.server.transport.listener.grpc_listener import Context, GrpcContext, IncomingCall
 
@@ -47,8 +39,6 @@ UNREAD_LOG_SECONDS = 10.0
 
 RETRY_SECONDS = 1.0
 """The advice if too many calls are open: when callers will end them cannot be predicted."""
-
-_LOG = logging.getLogger(LOGGER)
 
 
 @dataclass(slots=True)
@@ -65,7 +55,10 @@ class Call:
 
 
 class FrontEnd:
-    """Belongs to the event loop, but the pipeline's threads call `batch_done` and `ended`."""
+    """Belongs to the event loop, but the pipeline's threads call `batch_done` and `ended`.
+
+    idle  set while no call is open: every reply was sent, or its call was reset
+    """
 
     def __init__(self, state: ServerState, config: ServingConfig, metrics: Metrics) -> None:
         self._state = state
@@ -75,8 +68,8 @@ class FrontEnd:
         self._loop = asyncio.get_running_loop()
         self._log_unread_at = -math.inf
         self._latest = -math.inf  # when a call came in
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self.idle = asyncio.Event()
+        self.idle.set()
         self._uncounted: deque[tuple[AnsweredBatch, tuple[Span, ...]]] = deque()
 
     async def until_quiet(self, seconds: float, most: float) -> None:
@@ -84,10 +77,6 @@ class FrontEnd:
         end = perf_counter() + most
         while (now := perf_counter()) < min(end, self._latest + seconds):
             await asyncio.sleep(min(end, self._latest + seconds) - now)
-
-    async def until_idle(self) -> None:
-        """Wait until every call has ended: its reply was sent, or it was reset."""
-        await self._idle.wait()
 
     async def retrieve(self, message: bytes, context: GrpcContext) -> bytes:
         """Serve a call of gRPC in this process."""
@@ -98,7 +87,7 @@ class FrontEnd:
         before `answer`: the calls that are open now decide whether it is one too many."""
         self._state.open_calls += 1
         self._latest = perf_counter()
-        self._idle.clear()
+        self.idle.clear()
         context.add_done_callback(partial(self._closed, given.connection))
         return Call(given, surplus=self._state.open_calls > self._limits.open_calls)
 
@@ -113,7 +102,7 @@ class FrontEnd:
             self._withdrawn(call)
             raise
         except Exception as error:  # noqa: BLE001, a caller must not see its text
-            _LOG.error("call_failed", exc_info=error)
+            LOG.error("call_failed", exc_info=error)
             failure = internal()
         else:
             # Count it later, so that counting does not delay the replies of its batch.
@@ -148,10 +137,7 @@ class FrontEnd:
         if call.surplus:
             most = f"{self._limits.open_calls} calls are open, and no more may (limits.open_calls)"
             raise ServiceError("too_many_calls", f"{most}; try again later", None, RETRY_SECONDS)
-        if state.phase == Phase.STARTING:
-            raise not_ready()
-        if not state.takes:
-            raise draining()
+        state.require_takes()
         assert state.pipeline is not None
         retrieval = read_request(call.given.message, self._limits, self._generation)
         completion: asyncio.Future[Outcome] = self._loop.create_future()
@@ -169,7 +155,10 @@ class FrontEnd:
         if call.request is not None:
             assert self._state.pipeline is not None
             self._state.pipeline.scheduler.cancel(call.request)
-        late = perf_counter() >= call.given.deadline - _deadline_tolerance(call.given)
+        given = call.given
+        # It may end earlier by its caller's clock: timeouts are rounded up on the way.
+        tolerance = 0.005 + 0.02 * (given.deadline - given.arrived)
+        late = perf_counter() >= given.deadline - tolerance
         text = "the deadline passed before the answer was ready"
         error = ServiceError("deadline_exceeded", text) if late else cancelled()
         self._ended(call, error, perf_counter())
@@ -192,10 +181,10 @@ class FrontEnd:
             now = self._loop.time()
             if now >= self._log_unread_at:  # a client that reads nothing could fill the log
                 self._log_unread_at = now + UNREAD_LOG_SECONDS
-                _LOG.warning("replies_unread", extra={"connection": connection})
+                LOG.warning("replies_unread", extra={"connection": connection})
         self._state.open_calls -= 1
         if not self._state.open_calls:
-            self._idle.set()
+            self.idle.set()
 
 
 def _log_end(
@@ -218,7 +207,7 @@ def _log_end(
         fields.update(batch_size=request.batch_size, queue_us=round(waited * 1e6))
         for span in request.spans:
             fields[f"{span.stage}_us"] = round((span.end - span.begin) * 1e6)
-    _LOG.info("request", extra=fields)
+    LOG.info("request", extra=fields)
 
 
 def _bounded(text: str) -> str:
@@ -227,11 +216,6 @@ def _bounded(text: str) -> str:
     if len(encoded) <= MAX_TEXT_BYTES:
         return text
     return f"{encoded[:MAX_TEXT_BYTES].decode(errors='ignore')}..."
-
-
-def _deadline_tolerance(call: IncomingCall) -> float:
-    """Return how early a call may end by its caller's clock: timeouts are rounded up on the way."""
-    return 0.005 + 0.02 * (call.deadline - call.arrived)
 
 
 def _request_id(call: Call, limits: LimitsConfig) -> str | None:

@@ -1,16 +1,15 @@
 """The three addresses that the server listens on: for clients, operators and Prometheus."""
 
 import asyncio
-import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
 
 from grace.configs.serving import ServingConfig
 from grace.index.updates.update import MOST_BYTES
 from grace.proto.retrieval_pb2 import DESCRIPTOR
-from grace.server.observe.logs import LOGGER
+from grace.server.observe.logs import LOG
 from grace.server.observe.metrics_page import MetricsPage
 from grace.server.server_state import ServerState
 from grace.server.transport.addresses import address, fault_of, refusal
@@ -25,17 +24,6 @@ ADMIN_CONNECTIONS, ADMIN_CALLS = 32, 64
 
 QUIET_SECONDS = 2.0
 """How long a server that closes waits at most for its clients to stop calling."""
-
-_LOG = logging.getLogger(LOGGER)
-
-
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    """`host:port` of each, with the port that was free where 0 was asked for."""
-
-    retrieve: str
-    admin: str
-    metrics: str
 
 
 class Listeners:
@@ -78,8 +66,8 @@ class Listeners:
         self._died = died
         self._watches: list[asyncio.Task[None]] = []
 
-    async def open(self, registry: CollectorRegistry, state: ServerState) -> Addresses:
-        """Bind all three and answer on them, health with NOT_SERVING."""
+    async def open(self, registry: CollectorRegistry, state: ServerState) -> str:
+        """Bind all three and answer on them, health with NOT_SERVING. Return Retrieve's address."""
         listen, admin, metrics = self._config.listen, self._config.admin, self._config.metrics
         credentials = self._credentials
         retrieve = await self._clients.open("listen", listen.host, listen.port, credentials.listen)
@@ -90,16 +78,16 @@ class Listeners:
             self._page = MetricsPage(metrics.host, metrics.port, registry, state)
         except (OSError, UnicodeError) as error:
             raise refusal("metrics", metrics.host, metrics.port, fault_of(error)) from None
-        addresses = Addresses(retrieve, operators, address(metrics.host, self._page.port))
-        facts = {**asdict(addresses), "front_ends": listen.front_ends}
-        _LOG.info("listening", extra=facts)
-        return addresses
+        bound = {"retrieve": retrieve, "admin": operators}
+        bound["metrics"] = address(metrics.host, self._page.port)
+        LOG.info("listening", extra={**bound, "front_ends": listen.front_ends})
+        return retrieve
 
     async def _watch(self, listener: GrpcListener) -> None:
         try:
             await listener.ended()
         except Exception as error:  # noqa: BLE001, whatever ends gRPC ends the service
-            _LOG.critical("grpc_died", exc_info=error)
+            LOG.critical("grpc_died", exc_info=error)
             self._died()
 
     async def set_health(self, *, serving: bool) -> None:
@@ -121,7 +109,7 @@ class Listeners:
         await asyncio.sleep(self._settle_seconds)
         await self._front_end.until_quiet(self._settle_seconds, QUIET_SECONDS)
         closing = asyncio.create_task(self._clients.close(seconds + self._settle_seconds))
-        idle = asyncio.create_task(self._front_end.until_idle())
+        idle = asyncio.create_task(self._front_end.idle.wait())
         await asyncio.wait((idle,), timeout=seconds)
         finished = idle.done()
         await self._clients.close(self._settle_seconds if finished else None)

@@ -135,7 +135,7 @@ def test_the_bytes_are_those_that_protobuf_writes(
     labels = tuple(f"größe {c}" * (1 + 40 * c) for c in range(ads.counts.failed.shape[1]))
     heads = heads_of(rows, version, checkpoint, profile, with_sids, labels)
     written = write_replies(matched.ads, heads, matched.leaves, matched.trie)
-    assert matched.ads.leaves.tolist() == list(SIZES)
+    assert matched.ads.counts.sids.tolist() == list(SIZES)
     for place, reply in enumerate(written):
         expected = expected_reply(heads, place, matched, ads)
         assert RetrieveResponse.FromString(reply) == expected

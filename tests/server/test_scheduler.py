@@ -217,7 +217,7 @@ def test_many_late_requests_leave_some_at_a_time_and_delay_no_batch() -> None:
     while (departure := desk.scheduler.poll()) is not None:
         assert len(departure.failures) <= 2 * MOST_LATE
         gone += [each.request for each in departure.failures]
-        batches.append(names_of(departure.requests))
+        batches.append(names_of(departure.batch.requests if departure.batch else ()))
     assert batches == [[], ["1'"]]
     assert gone == late
 

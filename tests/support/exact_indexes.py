@@ -65,28 +65,22 @@ def random_exact_index(
     predicates: list[Predicate] = [BitsPredicate(bitmasks, table)]
     for place, own in enumerate(others):
         own_ids, odd = columns[:, place], place % 2 == 1
+        if sets <= place < sets + intervals:
+            found = random_intervals(rng, own)
+            predicates.append(IntervalPredicate(own_ids, 1 + place, found, odd))
+            continue
         if place < sets:
-            postings = random_postings(rng, own, _VALUES, groups=place % 3 * own // 7)
-            predicates.append(ListsPredicate(own_ids, 1 + place, postings))
-        elif place < sets + intervals:
-            predicates.append(
-                IntervalPredicate(own_ids, 1 + place, random_intervals(rng, own), odd)
-            )
+            lists = random_postings(rng, own, _VALUES, groups=place % 3 * own // 7)
         else:
-            of_ads = random_property(rng, own, _VALUES)
-            predicates.append(ListsPredicate(own_ids, 1 + place, of_ads))
+            lists = random_property(rng, own, _VALUES)
+        predicates.append(ListsPredicate(own_ids, 1 + place, lists))
+    of_leaves = torch.from_numpy(leaf_offsets), torch.from_numpy(leaf_rules)
     return DecodeIndex(
         vocab_sizes=(max(int(own.max()) for own in counts),) * len(fan_outs),
         first_leaf=starts[-2],
         node_offsets=torch.from_numpy(node_offsets),
         csr_tokens=torch.zeros(starts[-1] - 1, dtype=torch.int32),
-        exact=ExactTensors(
-            tuple(predicates),
-            torch.from_numpy(leaf_offsets),
-            torch.from_numpy(leaf_rules),
-            rules,
-            tuple(starts),
-        ),
+        exact=ExactTensors(tuple(predicates), *of_leaves, rules, tuple(starts)),
     )
 
 

@@ -35,7 +35,7 @@ def plain_request(message: bytes, limits: LimitsConfig, generation: GenerationCo
     try:
         values = decode(message, REQUEST)
     except MalformedError:
-        raise malformed() from None
+        raise malformed("RetrieveRequest") from None
     except UnknownFieldError as error:
         raise invalid_field(error.within or "RetrieveRequest", error.text) from None
     sid_length = len(generation.profiles[generation.default_profile].beams)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from google.protobuf.message import DecodeError
 
 from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import RequestError
@@ -28,7 +27,7 @@ def plain_update(message: bytes) -> AdUpdate:
     try:
         decode(message, UPDATE)
     except MalformedError:
-        raise DecodeError from None
+        raise RequestError("", "malformed") from None
     except UnknownFieldError as error:
         raise RequestError(error.within or "UpdateAdsRequest", error.text) from None
     request = UpdateAdsRequest.FromString(message)

@@ -99,8 +99,8 @@ class Desk:
         assert departure is not None
         assert departure.batch is not None
         assert not departure.failures
-        assert names_of(departure.requests) == list(names or names_of(departure.requests))
         self.batch = departure.batch
+        assert names_of(self.batch.requests) == list(names or names_of(self.batch.requests))
         return self.batch
 
     def go(self, *places: str) -> None:
@@ -130,7 +130,7 @@ class Desk:
             self.scheduler.end(departure.failures)
             left += [f"-{each.request.retrieval.request_id}" for each in departure.failures]
             if departure.batch is not None:
-                left.append("".join(names_of(departure.requests)))
+                left.append("".join(names_of(departure.batch.requests)))
                 self.batch = departure.batch
                 self.end()
         assert left == list(expected)

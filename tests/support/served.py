@@ -126,7 +126,7 @@ def served(
         service = Service(limits or LimitsConfig(), **settings)
         try:
             opening = service.listeners.open(service.metrics.registry, service.state)
-            service.address = (await opening).retrieve
+            service.address = await opening
             async with grpc.aio.insecure_channel(service.address) as channel:
                 service.retrieve = channel.unary_unary(METHOD)
                 await use(service, service.retrieve)

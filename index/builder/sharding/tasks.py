@@ -29,11 +29,10 @@ from grace.index.snapshot import SnapshotFacts
 from grace.index.storage.reader import map_snapshot
 from grace.index.storage.writer import write_unsynced
 from grace.index.tables.item_numbers import IdMap
-from grace.index.trie import ROOT, SidTrie
+from grace.index.trie import ROOT
 
 _FACTS = SnapshotFacts(1, "2026-01-01T00:00:00Z", "run", 0, 0)
 """The facts of a run or a shard, which no server loads."""
-
 
 Result = TypeVar("Result")
 
@@ -103,17 +102,13 @@ def collect_file(inputs: TaskInputs, file: AdsFile, first_row: int) -> Collected
     runs, size = [], inputs.plain.vocab_sizes[0]
     token_ads = np.zeros(size, np.int64)
     for ads, ids in collector:
-        runs.append(_written_run(ads, ids, inputs))
+        path = inputs.new_folder("run-")
+        save_arrays(ids, path)
+        if len(ads):
+            inputs.write(ads, path)
+        runs.append(Run(path, len(ads) > 0))
         token_ads += np.bincount(ads.columns.tokens[:, 0], minlength=size)
     return CollectedFile(runs, token_ads, collector.rejects, frozenset(collector.stated))
-
-
-def _written_run(ads: CollectedAds, ids: SortedIds, inputs: TaskInputs) -> Run:
-    path = inputs.new_folder("run-")
-    save_arrays(ids, path)
-    if len(ads):
-        inputs.write(ads, path)
-    return Run(path, len(ads) > 0)
 
 
 def first_token_ranges(token_ads: npt.NDArray[np.int64], shards: int) -> list[tuple[int, int]]:
@@ -164,20 +159,14 @@ def _part_of_run(
 ) -> CollectedAds:
     """Return the shard's ads of a run, and only the rules that they use."""
     run = map_snapshot(path, 1, lambda _: False)
-    tokens, leaves = _leaves_by_first_token(run.trie)
-    begin, end = leaves[np.searchsorted(tokens, first_tokens)].tolist()
+    tokens, children = run.trie.children(ROOT)
+    # The leaves at which the SIDs of each first token begin, and at which the last's end.
+    nodes: npt.NDArray[Any] = np.arange(children.start, children.stop + 1)
+    for _ in range(1, run.trie.sid_length):
+        nodes = run.trie.node_offsets[nodes] + 1
+    first_leaves = np.asarray(nodes, np.int64) - run.trie.first_leaf
+    begin, end = first_leaves[np.searchsorted(tokens, first_tokens)].tolist()
     ads = taken_apart(run, begin, end).without(repeated)
     rule_of, rules, set_values = only_used(ads.rules, ads.set_values, ads.columns.rule_of)
     strings = tuple(values.strings for values in set_values)
     return CollectedAds(ads.columns._replace(rule_of=rule_of), rules, strings)
-
-
-def _leaves_by_first_token(
-    trie: SidTrie,
-) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64]]:
-    """Return the first tokens, and the leaf at which the SIDs of each begin and the last's end."""
-    tokens, children = trie.children(ROOT)
-    nodes: npt.NDArray[Any] = np.arange(children.start, children.stop + 1)
-    for _ in range(1, trie.sid_length):
-        nodes = trie.node_offsets[nodes] + 1
-    return np.array(tokens), np.asarray(nodes, np.int64) - trie.first_leaf

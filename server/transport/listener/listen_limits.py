@@ -77,7 +77,6 @@ class ListenLimits:
         )
 
     def options(self) -> Options:
-        """Return gRPC's channel arguments."""
         return (
             ("grpc.max_receive_message_length", self.receive_bytes),
             ("grpc.max_send_message_length", -1),

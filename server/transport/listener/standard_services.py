@@ -59,7 +59,6 @@ class Health:
         self._changed = asyncio.Event()
 
     def handlers(self) -> Any:
-        """Return the generic handlers to add to a gRPC server."""
         unary: Any = grpc.unary_unary_rpc_method_handler
         stream: Any = grpc.unary_stream_rpc_method_handler
         check, watch = freed_if_aborted(self._check), freed_if_aborted(self._watch)
@@ -104,10 +103,7 @@ class Health:
 
 
 async def _service(message: bytes, context: StreamContext) -> str:
-    """Return the service that the message names.
-
-    If gRPC parsed the message, it would log an error for every call with faulty bytes.
-    """
+    """Return the service that the message names. gRPC itself would log every faulty message."""
     if len(message) > MOST_BYTES:
         text = f"the request has {len(message)} bytes, at most {MOST_BYTES}; send fewer"
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
@@ -154,10 +150,7 @@ async def _prompt(questions: AsyncIterator[Any], seconds: float) -> AsyncIterato
 
 
 def _question(message: bytes) -> reflection_pb2.ServerReflectionRequest:
-    """Parse a request; make faulty bytes an empty one, whose reply is an error.
-
-    If this raised, gRPC would log an error for every such call.
-    """
+    """Parse a request. Faulty bytes become an empty one, since gRPC would log an error for each."""
     try:
         return reflection_pb2.ServerReflectionRequest.FromString(message)
     except DecodeError:

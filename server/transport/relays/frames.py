@@ -99,7 +99,6 @@ class Link(asyncio.Protocol):
         self._out += (_HEADER.pack(sum(map(len, parts)), kind, number), *parts)
 
     def send_facts(self, kind: Kind, number: int, facts: object) -> None:
-        """Send the facts as JSON."""
         self.send(kind, number, json.dumps(facts).encode())
 
     async def close(self) -> None:

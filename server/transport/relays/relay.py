@@ -26,14 +26,7 @@ import uvloop
 from grace.configs.errors import ConfigError
 from grace.configs.serving import TlsConfig
 from grace.proto.retrieval_pb2 import DESCRIPTOR
-from grace.server.observe.logs import (
-    LOGGER,
-    LineWriter,
-    PrintedText,
-    fields_of,
-    flush_logs,
-    log_with,
-)
+from grace.server.observe.logs import LOG, LineWriter, PrintedText, fields_of, flush_logs, log_with
 from grace.server.threads import name_this_thread
 from grace.server.transport.certificates import CertificateFiles
 from grace.server.transport.listener.grpc_listener import GrpcContext, GrpcListener
@@ -70,9 +63,9 @@ async def _relay(end: socket.socket, limits: Sequence[Any]) -> int:
     try:
         with redirect_stderr(PrintedText()):
             await Relay(link, ListenLimits(*limits)).run()
-    except* Exception as group:  # the server logs it, and ends
+    except* Exception as group:  # noqa: BLE001, the server logs it, and ends
         for error in group.exceptions:
-            logging.getLogger(LOGGER).error("front_end_failed", exc_info=error)
+            LOG.error("front_end_failed", exc_info=error)
         await asyncio.to_thread(flush_logs)  # which gives the link the lines
         code = 1
     await link.close()

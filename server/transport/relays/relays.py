@@ -7,7 +7,6 @@ connections.
 
 import asyncio
 import json
-import logging
 import os
 import signal
 import socket
@@ -22,7 +21,7 @@ import grpc
 
 from grace.configs.errors import ConfigError
 from grace.server.errors import internal
-from grace.server.observe.logs import LOGGER
+from grace.server.observe.logs import LOG
 from grace.server.observe.loop_lag import MOST_BEATS
 from grace.server.transport.addresses import address, held_port
 from grace.server.transport.certificates import CertificateFiles
@@ -32,13 +31,8 @@ from grace.server.transport.listener.listen_limits import ListenLimits
 from grace.server.transport.relays.frames import Kind, Link, unpacked
 from grace.server.transport.relays.relay import IGNORED
 
-REAP_SECONDS = 5.0
-"""How long a process may take to end once its end of the link is closed."""
-
-HEALTH_SECONDS = 2.0
-"""How long a change of health waits for relays, one of which may hang."""
-
-_LOG = logging.getLogger(LOGGER)
+REAP_SECONDS = 5.0  # for a process to end once its end of the link is closed
+HEALTH_SECONDS = 2.0  # that a change of health waits for relays, one of which may hang
 
 
 @dataclass(eq=False)
@@ -201,7 +195,7 @@ class _Relay:
             how = f"SIGKILL from the server: {self._killed}"
         if code or not self._closing:
             facts = {"pid": self._process.pid, "end": how, "calls": len(self._calls)}
-            _LOG.error("front_end_died", extra={**facts, "front_end": self._name})
+            LOG.error("front_end_died", extra={**facts, "front_end": self._name})
             self._relays.died()
         return f"listen.front_ends: process {self._name} ended with {how}"
 
@@ -220,7 +214,7 @@ class _Relay:
         elif kind == Kind.LOG:
             for line in body.splitlines():
                 facts = {**json.loads(line), "front_end": self._name}
-                _LOG.log(facts.pop("level"), facts.pop("event"), extra=facts)
+                LOG.log(facts.pop("level"), facts.pop("event"), extra=facts)
         else:
             self._orders[number].set_result(body.decode())
 
@@ -263,7 +257,7 @@ class _RelayedCall:
             try:
                 self._link.send(Kind.REPLY, self._number, await front_end.answer(call, self))
             except Exception as error:  # noqa: BLE001, a caller waits, and must not see its text
-                _LOG.error("call_failed", exc_info=error)
+                LOG.error("call_failed", exc_info=error)
                 failure = internal()
                 await self.abort(failure.code, failure.text, failure.trailers)
 

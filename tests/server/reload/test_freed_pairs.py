@@ -20,7 +20,7 @@ from grace.model.checkpoints.init import write_random
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.messages import InputBatch, PendingRequest, RequestBatch
 from grace.server.observe.metrics import Metrics
-from grace.server.reload.loading import Loader, LoadFault, Wanted
+from grace.server.reload.loading import Loader, LoadFault
 from grace.server.reload.reloads import Reloads
 from grace.server.scheduling.pipeline import Pipeline
 from grace.server.scheduling.streams import streams_for
@@ -56,8 +56,10 @@ def first_pair(live: LiveRoot, device: torch.device) -> ServingPair:
     return load_cpu_pair(live.root, live.files.checkpoint)
 
 
-def loaded(loader: Loader, wanted: Wanted, served: ServingPair) -> ServingPair:
-    pair = loader.load(wanted, served)
+def loaded(
+    loader: Loader, version: int, served: ServingPair, checkpoint: Path | None = None
+) -> ServingPair:
+    pair = loader.load(version, checkpoint, served)
     assert isinstance(pair, ServingPair), pair
     return pair
 
@@ -116,7 +118,7 @@ def test_an_old_pair_lives_as_long_as_its_last_batch(live: LiveRoot, device: tor
     server = Server(live, device, replace(STAGES, generate=generate))  # type: ignore[arg-type]
     loader = loader_of(live, device)
     server.serve()
-    pair = loaded(loader, Wanted(2), server.pair)
+    pair = loaded(loader, 2, server.pair)
     gate.clear()
     held.clear()
     last = server.submit()
@@ -171,17 +173,17 @@ def alive(kind: type) -> int:
 @pytest.mark.parametrize("fault", ["a file", "the SID space"])
 @pytest.mark.usefixtures("no_collections")
 def test_a_load_that_fails_leaves_nothing(live: LiveRoot, fault: str) -> None:
-    wanted = Wanted(2)
+    checkpoint = None
     if fault == "a file":
         (live.folder(2) / "ad_weight.npy").unlink()
     else:
-        wanted = Wanted(2, live.root / "other")
+        checkpoint = live.root / "other"
         other = replace(model_spec(), sid_space="other-1")
-        write_random(other, live.root / "other", 1, torch.float32)
+        write_random(other, checkpoint, 1, torch.float32)
     served, loader = first_pair(live, CPU), loader_of(live, CPU)
     before = alive(Snapshot), alive(ServingPair)
     for _ in range(3):
-        assert isinstance(loader.load(wanted, served), LoadFault)
+        assert isinstance(loader.load(2, checkpoint, served), LoadFault)
     assert (alive(Snapshot), alive(ServingPair)) == before
 
 
@@ -190,7 +192,7 @@ def test_whatever_a_stage_raises_ends_the_load_with_one_line(live: LiveRoot) -> 
         raise ZeroDivisionError("of a secret")
 
     stages = replace(STAGES, features=fail)  # type: ignore[arg-type]
-    found = loader_of(live, CPU, stages).load(Wanted(2), first_pair(live, CPU))
+    found = loader_of(live, CPU, stages).load(2, None, first_pair(live, CPU))
     assert isinstance(found, LoadFault)
     assert found.text == "internal error (ZeroDivisionError); see load_broke in the server's log"
 
@@ -208,8 +210,8 @@ def test_a_snapshot_warms_up_with_small_batches_and_a_checkpoint_with_all(
 
     loader, served = loader_of(live, CPU, replace(STAGES, input=note)), first_pair(live, CPU)
     generation = config_of(live).generation
-    served = loaded(loader, Wanted(2), served)
+    served = loaded(loader, 2, served)
     assert ran == [(name, 1) for name in generation.profiles]
     ran.clear()
-    loaded(loader, Wanted(2, other), served)
+    loaded(loader, 2, served, other)
     assert ran == list(product(generation.profiles, generation.batch_buckets))
