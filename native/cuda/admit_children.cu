@@ -2,12 +2,8 @@
 //
 // match_children.cuh explains what makes the tests quick. Beam rows share nothing, so a large
 // fan-out costs only its own warps. A warp has one row, or several while their children are few.
-#include <cstdint>
 
 #include "grace/abi.h"
-#include "grace/admission.h"
-#include "grace/bloom_tables.h"
-#include "launch.cuh"
 #include "match_children.cuh"
 
 namespace {

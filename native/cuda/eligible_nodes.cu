@@ -5,7 +5,6 @@
 // fit it. So lists are read past the cache, and many loads are in flight at once. Most ranges are
 // short, a few are long. A warp reads the members of neighbouring ranges as one list, side by side,
 // and then splits them by range.
-#include <cstdint>
 #include <vector>
 
 #include "eligibility.cuh"

@@ -3,9 +3,7 @@
 //
 // What makes it quick: a thread reads its rows' numbers first and then all the rows at once, so it
 // waits for memory twice. Events are read 16 bytes at a time.
-#include <cstdint>
 
-#include "grace/abi.h"
 #include "launch.cuh"
 #include "numbers.cuh"
 

@@ -5,7 +5,6 @@
 // group has bits is never read, and users with equal bits are tested once. Lists: a warp walks a
 // run of a posting list, so that a value that many rows name does not keep one warp busy.
 #include <algorithm>
-#include <cstdint>
 
 #include "cluster.cuh"
 #include "eligibility.cuh"

@@ -7,14 +7,9 @@
 // few candidates above the bound exactly, in buckets. If they are not few, because one row has all
 // the best or many are equal, histograms over the candidates reduce them. Most of the time is
 // latency, so every wait is for many reads at once, and barriers are few.
-#include <cstdint>
 
 #include "block_sort.cuh"
-#include "cluster.cuh"
-#include "grace/abi.h"
-#include "launch.cuh"
 #include "score_rows.cuh"
-#include "selection.cuh"
 #include "threshold.cuh"
 
 namespace {

@@ -3,13 +3,11 @@
 // leaf's the OR of its rules', and any other node's the OR of its children's.
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "grace/abi.h"
 #include "grace/eligibility.h"
-#include "grace/match.h"
 #include "grace/parallel.h"
 
 namespace grace::eligibility {

@@ -9,8 +9,6 @@
 #include <memory>
 #include <string>
 
-#include "grace/abi.h"
-
 namespace grace::exact {
 
 namespace {

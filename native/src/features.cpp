@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "grace/abi.h"
 #include "grace/wire_batch.h"
 
 namespace {

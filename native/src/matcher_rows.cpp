@@ -8,7 +8,6 @@
 // partition is empty no other costs less, so that the first one inside the row is the answer, and a
 // larger k would change nothing.
 #include <algorithm>
-#include <cstdint>
 #include <limits>
 #include <memory>
 #include <numeric>

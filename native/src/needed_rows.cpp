@@ -4,7 +4,6 @@
 // another of its rows contains, such as that of an empty partition. If a row contains the reserved
 // element, which every user has, the entry needs no other row.
 #include <algorithm>
-#include <cstdint>
 #include <vector>
 
 #include "grace/abi.h"

@@ -6,7 +6,6 @@
 // search waits for memory, so a block of searches takes its steps together, and asks early for what
 // the next step reads.
 #include <algorithm>
-#include <cstdint>
 #include <vector>
 
 #include "grace/abi.h"

@@ -4,7 +4,6 @@
 #include <string_view>
 #include <vector>
 
-#include "grace/abi.h"
 #include "grace/expand.h"
 #include "grace/wire.h"
 

@@ -5,7 +5,6 @@
 // clauses has several rules, which are interned as an alternative. Ids follow the order of arrival:
 // the builder renumbers them once the ads are in (SID, ad id) order.
 #include <algorithm>
-#include <cstdint>
 #include <memory>
 #include <vector>
 

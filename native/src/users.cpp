@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "grace/abi.h"
 #include "grace/user_form.h"
 #include "grace/wire_batch.h"
 

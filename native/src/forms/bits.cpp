@@ -1,13 +1,11 @@
 // The form `bits`: a row has the values of all attributes that a rule allows, one bit each, and a
 // request the values that its user has. It passes a row that has all of its bits.
 #include <algorithm>
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
-#include "grace/abi.h"
 #include "grace/component.h"
 #include "grace/match.h"
 #include "grace/rule_form.h"

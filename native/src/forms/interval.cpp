@@ -1,12 +1,10 @@
 // The form `interval`: a row has two numbers, and a request one: a number of its user, or the time.
 // It passes a row if its number is within, both ends inclusive. An open end is infinite.
 #include <cmath>
-#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <memory>
 
-#include "grace/abi.h"
 #include "grace/component.h"
 #include "grace/rule_form.h"
 #include "grace/user_form.h"

@@ -2,7 +2,6 @@
 // those it excludes; a request has its user's values. It passes a row if it has one of the included
 // values, where there are any, one of each group, and none of the excluded ones.
 #include <algorithm>
-#include <cstdint>
 #include <memory>
 
 #include "grace/named_ids.h"

@@ -2,7 +2,6 @@
 // passes a row with one of some values, and with none of others. index/forms/properties.py
 // describes what requests ask.
 #include <algorithm>
-#include <cstdint>
 #include <memory>
 
 #include "grace/named_ids.h"
