@@ -6,8 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "grace/component.h"
-#include "grace/user_form.h"
+#include "grace/form.h"
 
 namespace grace {
 

@@ -1,24 +1,16 @@
 // The form `bits`: a row has the values of all attributes that a rule allows, one bit each, and a
 // request the values that its user has. It passes a row that has all of its bits.
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
-#include "grace/component.h"
+#include "grace/form.h"
 #include "grace/match.h"
-#include "grace/rule_form.h"
-#include "grace/user_form.h"
 
-namespace grace::bits {
+namespace grace::forms::bits {
 
 namespace {
-
-using namespace exact;
-using namespace rules;
-using namespace users;
-using wire::Entry;
 
 class Bits : public Component {
  public:
@@ -223,4 +215,4 @@ GRACE_API int32_t grace_rules_add_bits(void* table, int32_t words, const int32_t
   });
 }
 
-}  // namespace grace::bits
+}  // namespace grace::forms::bits

@@ -3,22 +3,12 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <memory>
 
-#include "grace/component.h"
-#include "grace/rule_form.h"
-#include "grace/user_form.h"
+#include "grace/form.h"
 
-namespace grace::interval {
+namespace grace::forms::interval {
 
 namespace {
-
-using namespace exact;
-using namespace rules;
-using namespace users;
-using wire::Entry;
-using wire::Field;
-using wire::Wrong;
 
 constexpr double kOpen = std::numeric_limits<double>::infinity();
 
@@ -121,4 +111,4 @@ GRACE_API int32_t grace_rules_add_interval(void* table, int32_t missing_passes) 
       [&] { add_component(table, std::make_unique<RuleInterval>(missing_passes != 0)); });
 }
 
-}  // namespace grace::interval
+}  // namespace grace::forms::interval

@@ -2,19 +2,12 @@
 // those it excludes; a request has its user's values. It passes a row if it has one of the included
 // values, where there are any, one of each group, and none of the excluded ones.
 #include <algorithm>
-#include <memory>
 
 #include "grace/named_ids.h"
-#include "grace/rule_form.h"
 
-namespace grace::lists {
+namespace grace::forms::lists {
 
 namespace {
-
-using namespace exact;
-using namespace rules;
-using namespace users;
-using wire::Entry;
 
 // index/forms/lists.py describes the arrays.
 struct AskedLists {
@@ -142,8 +135,7 @@ class UserLists : public UserForm {
     keep_distinct(unknown);
     const auto count = static_cast<int64_t>(known.size() + unknown.size());
     if (count > most_values_) {
-      throw entries[0]->fault(wire::Wrong::kDistinctValues, wire::Field::kUserValues, count,
-                              most_values_);
+      throw entries[0]->fault(Wrong::kDistinctValues, Field::kUserValues, count, most_values_);
     }
     const AskedLists& out = lists_of(rows);
     out.open[row] = count > 0 || missing_passes_exclude_ ? kOpenExclude : 0;
@@ -247,4 +239,4 @@ GRACE_API int32_t grace_rules_add_lists(void* table) {
   return guarded([&] { add_component(table, std::make_unique<RuleLists>()); });
 }
 
-}  // namespace grace::lists
+}  // namespace grace::forms::lists
