@@ -213,10 +213,8 @@ std::vector<RowsOfRules> predicate_rows(Call& call, const Plan& plan) {
 // Writes the masks[groups, rules + 1] of rules and returns their place.
 const uint16_t* join_rows(Call& call, const std::vector<RowsOfRules>& rows, int64_t rules) {
   uint16_t* const masks = call.room<uint16_t>(call.groups * (rules + 1));
-  LaunchShape shape{};
-  shape.threads = kBlock;
-  shape.blocks = dim3(static_cast<unsigned>(rules / (kBlock * kRules) + 1),
-                      static_cast<unsigned>(call.groups));
+  const dim3 blocks(static_cast<unsigned>(rules / (kBlock * kRules) + 1),
+                    static_cast<unsigned>(call.groups));
   size_t first = 0;
   do {
     Predicates predicates{};
@@ -224,8 +222,8 @@ const uint16_t* join_rows(Call& call, const std::vector<RowsOfRules>& rows, int6
       predicates.each[predicates.count] = rows[first + predicates.count];
       ++predicates.count;
     }
-    call.launch(kRuleStep, "rule_masks", shape, rule_masks, predicates, rules, call.batch.requests,
-                first > 0, masks);
+    call.launch(kRuleStep, "rule_masks", {blocks, kBlock}, rule_masks, predicates, rules,
+                call.batch.requests, first > 0, masks);
     first += kMostPredicates;
   } while (first < rows.size());
   return masks;
@@ -235,13 +233,11 @@ template <bool kIds>
 void join_ranges(const Call& call, int64_t step, const Ranges& of) {
   require(of.of_warp >= 1 && of.of_warp <= kRangesOfLane * kWarp,
           "eligible_nodes: a warp has 1 to 128 ranges");
-  const int64_t of_block = int64_t{of.of_warp} * kRangeWarps;
-  LaunchShape shape{};
-  shape.threads = kRangeWarps * kWarp;
-  shape.block_memory = kRangeWarps * kTile * sizeof(uint16_t);
-  shape.blocks = dim3(static_cast<unsigned>((of.count + of_block - 1) / of_block),
-                      static_cast<unsigned>(call.groups));
-  call.launch(step, "any_of_ranges", shape, any_of_ranges<kIds>, of);
+  const dim3 blocks(blocks_of(of.count, int64_t{of.of_warp} * kRangeWarps),
+                    static_cast<unsigned>(call.groups));
+  constexpr size_t memory = kRangeWarps * kTile * sizeof(uint16_t);
+  call.launch(step, "any_of_ranges", {blocks, kRangeWarps * kWarp, memory}, any_of_ranges<kIds>,
+              of);
 }
 
 void join_rules(const Call& call, const Plan& plan, const uint16_t* rules) {

@@ -160,9 +160,7 @@ void launch_sum_events(void* stream, const void* table, const Events& from,
   const bool wide = from.width % kMost == 0 && reinterpret_cast<uintptr_t>(table) % kWideLoad == 0;
   const int64_t threads = from.requests * from.places * (wide ? from.width / kMost : from.width);
   grace::require(threads < int64_t{1} << 31, "sum_events: more than 2^31 sums in a batch");
-  grace::LaunchShape shape{};
-  shape.threads = kBlock;
-  shape.blocks = dim3(static_cast<unsigned>((threads + kBlock - 1) / kBlock));
+  const grace::LaunchShape shape{dim3(grace::blocks_of(threads, kBlock)), kBlock};
   grace::launch(
       "sum_events", stream, shape, wide ? sum_events<Number, kMost> : sum_events<Number, 1>,
       static_cast<const Number*>(table), from, sequences, static_cast<Number*>(states), mask);
@@ -176,11 +174,9 @@ GRACE_API int32_t grace_cuda_join_inputs(void* stream, int64_t bytes, const Sing
     grace::require(bytes == sizeof(SingleInputs), "join_inputs: another layout of SingleInputs");
     const int64_t inputs = from->num_dense + from->num_categorical + from->num_bags;
     grace::require(from->requests <= 65535, "join_inputs: more than 65535 requests");
-    grace::LaunchShape shape{};
-    shape.threads = kBlock;
-    shape.blocks = dim3(static_cast<unsigned>(inputs), static_cast<unsigned>(from->requests));
+    const dim3 blocks(static_cast<unsigned>(inputs), static_cast<unsigned>(from->requests));
     grace::with_numbers(from->kind, [&](auto number) {
-      grace::launch("join_inputs", stream, shape, join_inputs<decltype(number)>, *from);
+      grace::launch("join_inputs", stream, {blocks, kBlock}, join_inputs<decltype(number)>, *from);
     });
   });
 }
