@@ -77,8 +77,7 @@ class ReferenceSlot:
         return self._admit_children(nodes, users, index)
 
     def leaves_of(self, nodes: Tensor) -> Tensor:
-        _, index = self._pointed_at()
-        return (nodes - index.first_leaf).clamp_(min=NO_NODE)
+        return self._pointed_at()[1].leaves_of(nodes)
 
     def _pointed_at(self) -> tuple[UserTensors, DecodeIndex]:
         if self._users is None or self._index is None:

@@ -39,7 +39,6 @@ class BeamQueries:
         return len(self.queries if self.query_rows is None else self.query_rows)
 
     def check(self) -> None:
-        """Check shapes and types only, so that a GPU is not waited for."""
         keys, rows = self.keys, self.rows
         if keys.dim() != 4:
             shape = list(keys.shape)

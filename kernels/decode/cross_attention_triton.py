@@ -35,7 +35,6 @@ class _Tiles(NamedTuple):
 
 
 def cross_attention_triton(given: BeamQueries, programs: int = _PROGRAMS) -> Tensor:
-    """Compute what `cross_attention_reference` does."""
     given.check()
     queries, keys, values, key_mask = given.queries, given.keys, given.values, given.key_mask
     requests, heads, tokens, d_head = keys.shape

@@ -34,7 +34,6 @@ class PagedPrefixes:
     dtype: torch.dtype | None = None
 
     def check(self) -> None:
-        """Check shapes and types only, so that a GPU is not waited for."""
         if self.pool.dim() != 4 or self.pool.shape[1] != 3:
             raise ValueError(f"pool must be [blocks, 3, heads, d_head], got {[*self.pool.shape]}")
         num_blocks, _, heads, _ = self.pool.shape
@@ -80,7 +79,6 @@ def rearrange_reference(table: Tensor, parents: Tensor, step: int) -> Tensor:
 
 
 def check_rearrange(table: Tensor, parents: Tensor, step: int) -> None:
-    """Check shapes and types only, so that a GPU is not waited for."""
     _require_table(table, step)
     if parents.dim() != 2:
         raise ValueError(f"parents must be [requests, beams], got {list(parents.shape)}")

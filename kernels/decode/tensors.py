@@ -14,6 +14,7 @@ from torch import Tensor
 
 from grace.configs.errors import ConfigError
 from grace.index.snapshot import Snapshot
+from grace.index.trie import NO_NODE
 from grace.kernels.decode.needed_rows import NeededRows, needed_rows
 from grace.kernels.decode.users import on_device
 from grace.kernels.devices import require_device, staged_copy
@@ -109,6 +110,10 @@ class DecodeIndex:
         if self.exact is None:
             raise ValueError("index: it has no lists of mode exact: use a snapshot of mode exact")
         return EligibilityPlan(self.exact, self.node_offsets)
+
+    def leaves_of(self, nodes: Tensor) -> Tensor:
+        """Return the leaf numbers of nodes of the last level; NO_NODE stays."""
+        return (nodes - self.first_leaf).clamp(min=NO_NODE)
 
     def without_matchers(self) -> "DecodeIndex":
         """Return the same catalogue in mode `cd`: every valid token is admitted."""

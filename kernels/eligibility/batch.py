@@ -65,7 +65,6 @@ def eligible_nodes_on_cpu(users: UserTensors, index: DecodeIndex) -> Tensor:
 
 
 def eligible_nodes_on_gpu(users: UserTensors, index: DecodeIndex) -> Tensor:
-    """Compute what `eligible_nodes_reference` does."""
     require_eligibility(users, index)
     call = EligibleNodesCall(index.eligibility_plan, users)
     call.launch()

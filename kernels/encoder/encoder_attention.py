@@ -44,7 +44,6 @@ class TokenQueries:
     out: Tensor | None = None
 
     def check(self) -> None:
-        """Check shapes and types only, so that a GPU is not waited for."""
         if self.queries.dim() != 3 or self.keys.dim() != 3:
             shapes = f"{list(self.queries.shape)} and {list(self.keys.shape)}"
             raise ValueError(f"queries and keys must be [requests, tokens, inner], got {shapes}")

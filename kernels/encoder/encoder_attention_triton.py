@@ -100,12 +100,7 @@ def _tiles_of(dtype: torch.dtype, queries: int, key_counts: Sequence[int], d_pad
     keys = min(most_keys, padded(max(key_counts, default=0)))
     if keys > 64:
         keys = min(keys, 64, key=lambda tile: (_padded_keys(key_counts, tile), -tile))
-    return _Tiles(
-        queries=min(most_queries, padded(queries)),
-        keys=keys,
-        warps=warps,
-        stages=2,
-    )
+    return _Tiles(min(most_queries, padded(queries)), keys, warps, stages=2)
 
 
 def _rest(key_counts: Sequence[int], tile: int) -> int:

@@ -73,7 +73,6 @@ class TokenProduct:
     squares: Tensor | None = None
 
     def check(self) -> None:
-        """Check shapes and types only, so that a GPU is not waited for."""
         requests, tokens, inner = _sizes("x", self.x)
         weight, out, other, dtype = self.weight, self.out, self.other, self.x.dtype
         runs, wide = len(self.runs), weight.shape[1] if weight.dim() == 3 else 0

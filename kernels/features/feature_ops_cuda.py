@@ -83,7 +83,6 @@ def sum_events_cuda(
 
 
 def join_inputs_cuda(tables: SingleTables, inputs: SingleInputs) -> Callable[[], Tensor]:
-    """Prepare what `join_inputs_reference` does."""
     requests, num_inputs = check_join_inputs(tables, inputs)
     device, dtype = tables.categorical.device, tables.categorical.dtype
     width, categorical = tables.categorical.shape[1], inputs.categorical.shape[1]

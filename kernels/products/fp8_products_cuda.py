@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from grace.kernels.checks import address, current_stream, fields, require_contiguous
+from grace.kernels.checks import address, current_stream, fields, require_contiguous, require_tensor
 from grace.kernels.products.fp8_products import (
     E4M3,
     GROWN,
@@ -26,7 +26,7 @@ from grace.kernels.products.fp8_products import (
     RoundedRows,
     RoundedWeight,
     check_product,
-    check_round_grown,
+    require_ordered,
 )
 from grace.kernels.products.row_factors import check_row_factors
 from grace.kernels.triton_parts import await_kernel_before, early_launch
@@ -64,15 +64,12 @@ def prepare_fp8_products(device: torch.device) -> None:
 
 
 def product_cuda(rounded: Tensor, weight: RoundedWeight, out: Tensor) -> None:
-    """Compute what `product_reference` does."""
     check_product(rounded, weight)
-    if out.shape != (len(rounded), len(weight)):
-        raise ValueError(f"out must be {[len(rounded), len(weight)]}, got {list(out.shape)}")
+    require_tensor("out", out, torch.bfloat16, rows=len(rounded), outs=len(weight))
     _launch(_Result.ROWS, rounded, weight, out=out)
 
 
 def add_product_cuda(given: Addition) -> RoundedRows:
-    """Compute what `add_product_reference` does."""
     given.check()
     rows, before = given.rows, given.row_factors
     copy = torch.empty(rows.shape, dtype=E4M3, device=rows.device)
@@ -90,7 +87,6 @@ def add_product_cuda(given: Addition) -> RoundedRows:
 
 
 def hidden_cuda(rows: RoundedRows, weight: RoundedWeight) -> Tensor:
-    """Compute what `hidden_reference` does."""
     check_product(rows.rounded, weight)
     shape = (len(rows.rounded), len(weight))
     hidden = torch.empty(shape, dtype=E4M3, device=rows.rounded.device)
@@ -99,11 +95,10 @@ def hidden_cuda(rows: RoundedRows, weight: RoundedWeight) -> Tensor:
 
 
 def round_rows_triton(rows: Tensor, eps: float) -> RoundedRows:
-    """Compute what `round_rows_reference` does."""
     check_row_factors(rows)
     require_contiguous(rows=rows)
     count, d = rows.shape
-    _require_ordered("rows", d)
+    require_ordered("rows", d)
     row_factors = torch.empty(count, dtype=torch.float32, device=rows.device)
     rounded = torch.empty((count, d), dtype=E4M3, device=rows.device)
     if count:
@@ -125,7 +120,7 @@ def round_rows_triton(rows: Tensor, eps: float) -> RoundedRows:
 
 def round_grown_triton(rows: RoundedRows, before: Tensor) -> None:
     """Do what `round_grown_reference` does. Few rows grow that much, and the others cost little."""
-    check_round_grown(rows, before)
+    require_tensor("before", before, torch.float32, rows=len(rows.rows))
     require_contiguous(rows=rows.rows, rounded=rows.rounded, before=before)
     count, d = rows.rows.shape
     if count:
@@ -167,7 +162,7 @@ def _launch(
 ) -> Tensor:
     """Launch a product; return the sums of squares of its tiles' rows, [tiles, rows]."""
     (rows, inner), outs, device = x.shape, len(weight), x.device
-    _require_ordered("weight", outs)
+    require_ordered("weight", outs)
     if inner % 16:
         raise ValueError(f"weight must have a multiple of 16 columns, got {inner}")
     parts = outs // _TILE_COLUMNS if result is _Result.RESIDUAL else 0
@@ -198,11 +193,6 @@ def _launch(
 def _multiprocessors(device: torch.device) -> int:
     count: int = torch.cuda.get_device_properties(device).multi_processor_count
     return count
-
-
-def _require_ordered(name: str, columns: int) -> None:
-    if columns % ORDERED:
-        raise ValueError(f"{name} must have a multiple of {ORDERED} columns, got {columns}")
 
 
 def _next_factors(

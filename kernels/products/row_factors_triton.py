@@ -19,7 +19,6 @@ _ACTIVATION_TILE = 2048  # elements that a program writes
 
 
 def row_factors_triton(x: Tensor, eps: float) -> Tensor:
-    """Compute what `row_factors_reference` does."""
     check_row_factors(x)
     require_contiguous(x=x)
     rows, d = x.shape
@@ -42,7 +41,6 @@ def row_factors_triton(x: Tensor, eps: float) -> Tensor:
 
 
 def activate_triton(hidden: Tensor, row_scale: Tensor, ffn: str) -> Tensor:
-    """Compute what `activate_reference` does."""
     check_activation(hidden, row_scale, ffn)
     require_contiguous(hidden=hidden, row_scale=row_scale)
     gated = ffn == "gated_gelu"

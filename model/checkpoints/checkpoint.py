@@ -59,9 +59,7 @@ def save_checkpoint(model: Model, folder: Path) -> str:
 
 
 def load_checkpoint(
-    folder: Path,
-    device: torch.device = CPU,
-    features: torch.dtype = torch.float32,
+    folder: Path, device: torch.device = CPU, features: torch.dtype = torch.float32
 ) -> Model:
     """Read and check a model for inference: every weight is there, of its shape, and finite.
 

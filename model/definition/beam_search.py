@@ -16,7 +16,7 @@ from torch import Tensor
 
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile
-from grace.index.trie import NO_NODE, ROOT
+from grace.index.trie import ROOT
 from grace.kernels import Beams, DecodeIndex, Ops, UserTensors
 from grace.kernels.decode.select_beams import Choice
 from grace.model.definition.decoder import Decoder
@@ -92,12 +92,7 @@ def beam_search(
         beams = ops.select_beams(Choice(logits, beams.scores, candidates, kept, ordered=last))
         corrupt = corrupt | beams.corrupt
         table = ops.rearrange(table, beams.parents, step)
-    return Generated(leaves_of(beams.nodes, index), beams.scores, corrupt)
-
-
-def leaves_of(nodes: Tensor, index: DecodeIndex) -> Tensor:
-    """Return the leaf numbers of nodes of the last level; NO_NODE stays."""
-    return (nodes - index.first_leaf).masked_fill(nodes == NO_NODE, NO_NODE)
+    return Generated(index.leaves_of(beams.nodes), beams.scores, corrupt)
 
 
 def root_beams(batch: int, device: torch.device) -> Beams:

@@ -23,13 +23,7 @@ from torch import Tensor
 from grace.kernels import require_device
 from grace.kernels.encoder.encoder_attention import Part, TokenQueries
 from grace.kernels.encoder.encoder_ops import EncoderOps
-from grace.kernels.encoder.token_product import (
-    After,
-    Norm,
-    Run,
-    TokenProduct,
-    empty_squares,
-)
+from grace.kernels.encoder.token_product import After, Norm, Run, TokenProduct, empty_squares
 from grace.model.definition.inputs import FeatureTensors, UserContext, map_tensors
 from grace.model.definition.interformer import InterFormerEncoder
 from grace.model.definition.model import Model

@@ -29,11 +29,7 @@ from grace.kernels import (
     load_encoder_ops,
     load_rounded_ops,
 )
-from grace.model.definition.beam_search import (
-    Generated,
-    beam_search,
-    require_together,
-)
+from grace.model.definition.beam_search import Generated, beam_search, require_together
 from grace.model.definition.inputs import FeatureTensors, map_tensors
 from grace.model.definition.model import Model
 from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
