@@ -3,8 +3,6 @@
 // A user who passes a row passes every row that contains it. So an entry never needs a row that
 // another of its rows contains, such as that of an empty partition. If a row contains the reserved
 // element, which every user has, the entry needs no other row.
-#include <algorithm>
-#include <vector>
 
 #include "grace/abi.h"
 #include "grace/parallel.h"
