@@ -2,7 +2,6 @@
 //
 // match_children.cuh explains what makes the tests quick. Beam rows share nothing, so a large
 // fan-out costs only its own warps. A warp has one row, or several while their children are few.
-
 #include "grace/abi.h"
 #include "match_children.cuh"
 

@@ -3,7 +3,6 @@
 //
 // What makes it quick: a thread reads its rows' numbers first and then all the rows at once, so it
 // waits for memory twice. Events are read 16 bytes at a time.
-
 #include "launch.cuh"
 #include "numbers.cuh"
 

@@ -7,7 +7,6 @@
 // few candidates above the bound exactly, in buckets. If they are not few, because one row has all
 // the best or many are equal, histograms over the candidates reduce them. Most of the time is
 // latency, so every wait is for many reads at once, and barriers are few.
-
 #include "block_sort.cuh"
 #include "score_rows.cuh"
 #include "threshold.cuh"

@@ -1,6 +1,5 @@
 // The masks of rows, rules, leaves and all other nodes, which kernels/eligibility/eligible_nodes.py
-// defines. Bit i of a group's mask is its request i. A rule's mask is the AND of its rows', a
-// leaf's the OR of its rules', and any other node's the OR of its children's.
+// defines. Bit i of a group's mask is its request i.
 #include <array>
 #include <memory>
 

@@ -4,7 +4,6 @@
 // A rule has a row of each component; the rows of each and the rules are deduplicated. An ad with
 // clauses has several rules, which are interned as an alternative. Ids follow the order of arrival:
 // the builder renumbers them once the ads are in (SID, ad id) order.
-
 #include "grace/abi.h"
 #include "grace/interner.h"
 #include "grace/parallel.h"
@@ -22,7 +21,7 @@ namespace grace::rules {
 
 namespace {
 
-constexpr int32_t kNewRule = -1;
+constexpr int32_t kNewRule = Interner<int32_t>::kAbsent;
 constexpr int32_t kRefused = -2;
 constexpr int32_t kFirstAlternative = -3;  // alternative i is -3 - i
 
@@ -48,17 +47,13 @@ struct Component {
 
 class RuleTable {
  public:
-  void add_component(std::unique_ptr<const RuleForm> form) {
-    components_.push_back({std::move(form), {}});
-  }
-
   // columns: those of each component. rule_of int32 [rows]: on entry kRefused for rows to pass
   // over; on return a rule, or kRefused with faults[row] = (fault, column).
   void add(int64_t rows, const GraceListColumn* columns, int32_t threads, int32_t* rule_of,
            int32_t* faults) {
     const int64_t runs = std::max<int64_t>(1, std::min<int64_t>(threads, rows));
     // What each thread found in its rows: new rules are added in row order afterwards.
-    std::vector<std::vector<Spans>> encoded(runs, std::vector<Spans>(components_.size()));
+    std::vector<std::vector<Spans>> encoded(runs, std::vector<Spans>(components.size()));
     parallel_tasks(runs, threads, [&](int64_t r) {
       encode_run(chunk_of(rows, runs, r), columns, rule_of, faults, encoded[r]);
     });
@@ -86,23 +81,25 @@ class RuleTable {
         joined[i] = own[0];
       } else {
         joined[i] = kFirstAlternative -
-                    alternatives_.find_or_add(own.data(), static_cast<int64_t>(own.size()));
+                    alternatives.find_or_add(own.data(), static_cast<int64_t>(own.size()));
       }
     }
   }
 
-  const std::vector<Component>& components() const { return components_; }
-  const Interner<int32_t>& rules() const { return rules_; }
-  const Interner<int32_t>& alternatives() const { return alternatives_; }
+  std::vector<Component> components;
+  Interner<int32_t> rules;
+  Interner<int32_t> alternatives;
 
  private:
   void encode_run(Range run, const GraceListColumn* columns, int32_t* rule_of, int32_t* faults,
                   std::vector<Spans>& out) const {
-    std::vector<int32_t> parts(components_.size());
+    std::vector<int32_t> parts(components.size());
     for (int64_t row = run.begin; row < run.end; ++row) {
       if (rule_of[row] != kRefused) {
-        rule_of[row] =
-            encode_row(row, columns, faults + 2 * row, out, parts) ? find(parts) : kRefused;
+        const bool encoded = encode_row(row, columns, faults + 2 * row, out, parts);
+        const auto count = static_cast<int64_t>(parts.size());
+        // A rule with a new part is new: no rule has the part kAbsent.
+        rule_of[row] = encoded ? rules.find(parts.data(), count) : kRefused;
       }
       for (Spans& spans : out) spans.ends.push_back(static_cast<int64_t>(spans.words.size()));
     }
@@ -113,8 +110,8 @@ class RuleTable {
                   std::vector<Spans>& out, std::vector<int32_t>& parts) const {
     thread_local std::vector<List> lists;
     int32_t column = 0;
-    for (size_t c = 0; c < components_.size(); ++c) {
-      const RuleForm& form = *components_[c].form;
+    for (size_t c = 0; c < components.size(); ++c) {
+      const RuleForm& form = *components[c].form;
       lists.clear();
       for (int32_t i = 0; i < form.lists; ++i) lists.push_back(list_of(columns[column + i], row));
       std::vector<int32_t>& words = out[c].words;
@@ -125,33 +122,20 @@ class RuleTable {
         fault[1] = column + refusal.list;
         return false;
       }
-      parts[c] = components_[c].rows.find(words.data() + begin,
-                                          static_cast<int64_t>(words.size() - begin));
+      parts[c] =
+          components[c].rows.find(words.data() + begin, static_cast<int64_t>(words.size() - begin));
       column += form.lists;
     }
     return true;
   }
 
-  int32_t find(const std::vector<int32_t>& parts) const {
-    const auto count = static_cast<int64_t>(parts.size());
-    if (std::find(parts.begin(), parts.end(), Interner<int32_t>::kAbsent) != parts.end()) {
-      return kNewRule;
-    }
-    const int32_t rule = rules_.find(parts.data(), count);
-    return rule == Interner<int32_t>::kAbsent ? kNewRule : rule;
-  }
-
   int32_t add_rule(const std::vector<Spans>& from, int64_t row) {
     std::vector<int32_t> parts;
-    for (size_t c = 0; c < components_.size(); ++c) {
-      parts.push_back(components_[c].rows.find_or_add(from[c].begin(row), from[c].length(row)));
+    for (size_t c = 0; c < components.size(); ++c) {
+      parts.push_back(components[c].rows.find_or_add(from[c].begin(row), from[c].length(row)));
     }
-    return rules_.find_or_add(parts.data(), static_cast<int64_t>(parts.size()));
+    return rules.find_or_add(parts.data(), static_cast<int64_t>(parts.size()));
   }
-
-  std::vector<Component> components_;
-  Interner<int32_t> rules_;
-  Interner<int32_t> alternatives_;
 };
 
 // Copies the spans of an interner.   offsets int64 [spans + 1], words int32 [...]
@@ -166,7 +150,7 @@ RuleTable* table_of(void* handle) { return static_cast<RuleTable*>(handle); }
 }  // namespace
 
 void add_component(void* table, std::unique_ptr<const RuleForm> form) {
-  table_of(table)->add_component(std::move(form));
+  table_of(table)->components.push_back({std::move(form), {}});
 }
 
 // Each form of component has a function that adds one, in the schema's order.
@@ -194,13 +178,13 @@ GRACE_API int32_t grace_rules_join(void* table, int64_t ads, const int64_t* offs
 // rows it has, and how many words.
 GRACE_API int32_t grace_rules_sizes(void* table, int64_t* sizes) {
   return guarded([&] {
-    *sizes++ = table_of(table)->rules().size();
+    *sizes++ = table_of(table)->rules.size();
     const auto put = [&](const Interner<int32_t>& rows) {
       *sizes++ = rows.size();
       *sizes++ = rows.num_words();
     };
-    put(table_of(table)->alternatives());
-    for (const Component& component : table_of(table)->components()) put(component.rows);
+    put(table_of(table)->alternatives);
+    for (const Component& component : table_of(table)->components) put(component.rows);
   });
 }
 
@@ -208,8 +192,8 @@ GRACE_API int32_t grace_rules_sizes(void* table, int64_t* sizes) {
 GRACE_API int32_t grace_rules_take(void* table, int32_t* parts, int64_t* offsets, int32_t* rules) {
   return guarded([&] {
     const RuleTable& from = *table_of(table);
-    std::copy_n(from.rules().words(), from.rules().num_words(), parts);
-    take(from.alternatives(), offsets, rules);
+    std::copy_n(from.rules.words(), from.rules.num_words(), parts);
+    take(from.alternatives, offsets, rules);
   });
 }
 
@@ -217,7 +201,7 @@ GRACE_API int32_t grace_rules_take(void* table, int32_t* parts, int64_t* offsets
 GRACE_API int32_t grace_rules_take_rows(void* table, int32_t component, int64_t* offsets,
                                         int32_t* words) {
   return guarded([&] {
-    const std::vector<Component>& components = table_of(table)->components();
+    const std::vector<Component>& components = table_of(table)->components;
     require(component >= 0 && component < static_cast<int32_t>(components.size()),
             "rules_take_rows: no such component");
     take(components[component].rows, offsets, words);

@@ -1,5 +1,4 @@
 // Checks of texts that may be any bytes.
-
 #include "grace/abi.h"
 #include "grace/utf8.h"
 

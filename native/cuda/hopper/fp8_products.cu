@@ -5,9 +5,8 @@
 // tile, so the tensor cores wait for neither results nor residual. One more warp for each group
 // moves tiles of 16-bit results; a residual arrives while its product is summed.
 //
-// Threads write a rounded result in the order in which they hold it, 32 bytes at a time. The next
-// product sums over these columns, so it needs only a weight whose columns are in that order:
-// within 128 columns, column 8 j + 2 q + e is at 32 q + 2 j + e.
+// Threads write a rounded result in the order in which they hold it, 32 bytes at a time:
+// kernels/products/fp8_products.py has the order, in which the next weight's columns are, too.
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
 
