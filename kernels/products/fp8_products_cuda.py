@@ -72,6 +72,7 @@ def product_cuda(rounded: Tensor, weight: RoundedWeight, out: Tensor) -> None:
 def add_product_cuda(given: Addition) -> RoundedRows:
     given.check()
     rows, before = given.rows, given.row_factors
+    count, d = rows.shape
     copy = torch.empty(rows.shape, dtype=E4M3, device=rows.device)
     squares = _launch(
         _Result.RESIDUAL,
@@ -82,7 +83,22 @@ def add_product_cuda(given: Addition) -> RoundedRows:
         row_factors=before,
         request_scales=given.request_scales,
     )
-    after, rounded_factors = _next_factors(squares, before, rows.shape[1], given.eps)
+    after, rounded_factors = torch.empty_like(before), torch.empty_like(before)
+    if count:
+        _factors[(triton.cdiv(count, _FACTOR_ROWS),)](
+            squares,
+            before,
+            after,
+            rounded_factors,
+            count,
+            given.eps,
+            d=d,
+            parts=len(squares),
+            headroom=HEADROOM,
+            block=_FACTOR_ROWS,
+            num_warps=4,
+            **early_launch(rows.device, count),
+        )
     return RoundedRows(rows, after, copy, rounded_factors)
 
 
@@ -193,29 +209,6 @@ def _launch(
 def _multiprocessors(device: torch.device) -> int:
     count: int = torch.cuda.get_device_properties(device).multi_processor_count
     return count
-
-
-def _next_factors(
-    squares: Tensor, row_factors: Tensor, d: int, eps: float
-) -> tuple[Tensor, Tensor]:
-    parts, rows = squares.shape
-    own, of_rounded = torch.empty_like(row_factors), torch.empty_like(row_factors)
-    if rows:
-        _factors[(triton.cdiv(rows, _FACTOR_ROWS),)](
-            squares,
-            row_factors,
-            own,
-            of_rounded,
-            rows,
-            eps,
-            d=d,
-            parts=parts,
-            headroom=HEADROOM,
-            block=_FACTOR_ROWS,
-            num_warps=4,
-            **early_launch(squares.device, rows),
-        )
-    return own, of_rounded
 
 
 @triton.jit(do_not_specialize=["rows"])

@@ -138,7 +138,10 @@ class FastWeights:
             layers=tuple(_layer(weights, name) for name in names),
             qkv=tuple(weights[f"{x}.qkv"] * weights[f"{x}.self_norm"] for x in names[1:]),
             cross_kv=torch.cat([weights[f"{x}.cross_{kind}"] for x in names for kind in "kv"]),
-            heads=tuple(_head(decoder, weights, step) for step in range(decoder.sid_length)),
+            heads=tuple(
+                decoder.head_rows(step).float() * weights["final_norm"]
+                for step in range(decoder.sid_length)
+            ),
             bias=weights["bias"],
             products=PLAIN_PRODUCTS,
         )
@@ -187,10 +190,3 @@ def _first_blocks(spec: DecoderSpec, weights: Mapping[str, Tensor]) -> Tensor:
     normed = rms_norm(inputs, weights["layers.0.self_norm"], spec.norm_eps)
     qkv = linear(normed, weights["layers.0.qkv"])
     return qkv.view(len(inputs), 3, spec.heads, spec.d_head)
-
-
-def _head(decoder: Decoder, weights: Mapping[str, Tensor], step: int) -> Tensor:
-    vocab, widest, extra = decoder.vocab_sizes[step], max(decoder.vocab_sizes), decoder.extra[step]
-    rows = weights["head"][step]
-    rows = torch.cat([rows[:vocab], rows[widest : widest + extra]])
-    return rows * weights["final_norm"]

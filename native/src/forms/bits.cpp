@@ -203,15 +203,12 @@ GRACE_API int32_t grace_users_add_bits(uint64_t handle, int64_t words, int64_t a
   });
 }
 
-// attributes int32 [n, 3], as AttributeBits. A row has `words` words of 64 bits.
-GRACE_API int32_t grace_rules_add_bits(void* table, int32_t words, const int32_t* attributes,
+// A row has `words` words of 64 bits.   attributes int32 [n, 3]
+GRACE_API int32_t grace_rules_add_bits(void* table, int32_t words, const AttributeBits* attributes,
                                        int32_t n) {
   return guarded([&] {
-    std::vector<AttributeBits> bits;
-    for (int32_t a = 0; a < n; ++a, attributes += 3) {
-      bits.push_back({attributes[0], attributes[1], attributes[2]});
-    }
-    add_component(table, std::make_unique<RuleBits>(words, std::move(bits)));
+    const std::vector<AttributeBits> bits(attributes, attributes + n);
+    add_component(table, std::make_unique<RuleBits>(words, bits));
   });
 }
 
