@@ -34,7 +34,8 @@ def load_ops(device: torch.device) -> Ops:
         )
     decoder, _, _ = _cuda_tables(device)
     _require_capability(device)
-    prepare_selection(device)
+    with torch.cuda.device(device):
+        prepare_selection()
     return decoder
 
 
@@ -44,13 +45,11 @@ def load_rounded_ops(device: torch.device) -> RoundedOps:
         return REFERENCE_ROUNDED
     require_fp8(device)
     _cuda_tables(device)
-    from grace.kernels.products.fp8_products_cuda import (  # noqa: PLC0415
-        CUDA_ROUNDED,
-        prepare_fp8_products,
-    )
+    from grace.kernels.products import fp8_products_cuda  # noqa: PLC0415
 
-    prepare_fp8_products(device)
-    return CUDA_ROUNDED
+    with torch.cuda.device(device):
+        fp8_products_cuda.prepare_fp8_products()
+    return fp8_products_cuda.CUDA_ROUNDED
 
 
 def require_fp8(device: torch.device) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from grace.kernels.checks import address, current_stream, fields, number_kind, require_contiguous
 from grace.kernels.decode.select_beams import Choice
 from grace.kernels.decode.tensors import Beams
-from grace.native.loader import declare, load_cuda_library
+from grace.native.loader import declare_cuda
 
 _MOST_BEAMS = 65536
 _KEYS_IN_BLOCK = 4096  # that are ranked exactly in a block's memory
@@ -27,16 +27,9 @@ class _Selection(ctypes.Structure):
     )
 
 
-_prepare_selection = declare("grace_cuda_prepare_selection", library=load_cuda_library)
-_select_beams = declare(
-    "grace_cuda_select_beams", c_void_p, c_int64, c_void_p, library=load_cuda_library
-)
-
-
-def prepare_selection(device: torch.device) -> None:
-    """Prepare a device, once, before its first selection and outside of any capture."""
-    with torch.cuda.device(device):
-        _prepare_selection()
+prepare_selection = declare_cuda("grace_cuda_prepare_selection")
+"""Prepare the current GPU, once, before its first selection and outside of any capture."""
+_select_beams = declare_cuda("grace_cuda_select_beams", c_void_p, c_int64, c_void_p)
 
 
 def select_beams_cuda(given: Choice) -> Beams:

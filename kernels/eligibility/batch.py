@@ -18,7 +18,7 @@ from grace.kernels.decode.users import UserTensors
 from grace.kernels.eligibility.eligible_nodes import require_eligibility
 from grace.kernels.eligibility.plan import EligibilityPlan, Plan
 from grace.kernels.eligibility.tensors import masks_of
-from grace.native.loader import declare, load_cuda_library
+from grace.native.loader import declare, declare_cuda
 
 STEPS = ("attributes", "sets", "rules", "leaves")
 """A GPU's steps before those of the levels: step 4 + l makes the masks of level l. The first step
@@ -53,7 +53,7 @@ class Batch(Structure):
 
 _ARGUMENTS = (c_int64, c_int64, POINTER(Plan), POINTER(Batch))
 _on_cpu = declare("grace_eligible_nodes", c_int32, *_ARGUMENTS)
-_on_gpu = declare("grace_cuda_eligible_nodes", c_void_p, *_ARGUMENTS, library=load_cuda_library)
+_on_gpu = declare_cuda("grace_cuda_eligible_nodes", c_void_p, *_ARGUMENTS)
 
 
 def eligible_nodes_on_cpu(users: UserTensors, index: DecodeIndex) -> Tensor:

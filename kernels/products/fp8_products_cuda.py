@@ -30,7 +30,7 @@ from grace.kernels.products.fp8_products import (
 )
 from grace.kernels.products.row_factors import check_row_factors
 from grace.kernels.triton_parts import await_kernel_before, early_launch
-from grace.native.loader import declare, load_cuda_library
+from grace.native.loader import declare_cuda
 
 _TILE_COLUMNS = 128  # whose squares the product sums
 _FACTOR_ROWS = 256
@@ -51,16 +51,9 @@ class _Product(ctypes.Structure):
     )
 
 
-_prepare = declare("grace_cuda_prepare_fp8_products", library=load_cuda_library)
-_run = declare(
-    "grace_cuda_fp8_product", c_void_p, c_int64, c_int64, c_void_p, library=load_cuda_library
-)
-
-
-def prepare_fp8_products(device: torch.device) -> None:
-    """Prepare a device, once, before its first product and outside of any capture."""
-    with torch.cuda.device(device):
-        _prepare()
+prepare_fp8_products = declare_cuda("grace_cuda_prepare_fp8_products")
+"""Prepare the current GPU, once, before its first product and outside of any capture."""
+_run = declare_cuda("grace_cuda_fp8_product", c_void_p, c_int64, c_int64, c_void_p)
 
 
 def product_cuda(rounded: Tensor, weight: RoundedWeight, out: Tensor) -> None:

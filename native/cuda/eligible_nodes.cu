@@ -260,17 +260,14 @@ void join_children(const Call& call, const Plan& plan, int64_t level) {
 }
 
 }  // namespace
-}  // namespace grace::eligibility
 
 // Writes the masks of all nodes, or without scratch memory only `scratch_bytes`. The sizes are
 // those that the caller has for Plan and Batch.
 GRACE_API int32_t grace_cuda_eligible_nodes(void* stream, int64_t plan_size, int64_t batch_size,
-                                            const grace::eligibility::Plan* plan,
-                                            grace::eligibility::Batch* batch) {
-  using namespace grace::eligibility;
-  return grace::guarded([&] {
-    grace::require(plan_size == sizeof(Plan) && batch_size == sizeof(Batch),
-                   "eligible_nodes: another layout of Plan or Batch");
+                                            const Plan* plan, Batch* batch) {
+  return guarded([&] {
+    require(plan_size == sizeof(Plan) && batch_size == sizeof(Batch),
+            "eligible_nodes: another layout of Plan or Batch");
     Call call(stream, *batch);
     const std::vector<RowsOfRules> rows = predicate_rows(call, *plan);
     const uint16_t* rules = join_rows(call, rows, plan->rules);
@@ -282,3 +279,5 @@ GRACE_API int32_t grace_cuda_eligible_nodes(void* stream, int64_t plan_size, int
     for (int64_t level = plan->levels; level-- > 0;) join_children(call, *plan, level);
   });
 }
+
+}  // namespace grace::eligibility
