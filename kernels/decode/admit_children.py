@@ -15,7 +15,7 @@ from grace.index.trie import NO_NODE
 from grace.kernels.checks import require_tensor
 from grace.kernels.decode.tensors import BloomTensors, Candidates, DecodeIndex, members_of
 from grace.kernels.decode.users import UserTensors
-from grace.kernels.eligibility.tensors import ExactTensors, has_bit, masks_of
+from grace.kernels.eligibility.tensors import has_bit, masks_of
 
 AdmitChildren: TypeAlias = Callable[[Tensor, UserTensors, DecodeIndex], Candidates]
 
@@ -119,8 +119,15 @@ def check_admission_shapes(nodes: Tensor, users: UserTensors, index: DecodeIndex
 
 def check_users(users: UserTensors, index: DecodeIndex) -> None:
     """Check that the users are encoded for the snapshot's matchers, or their nodes are known."""
-    if index.exact is not None:
-        _require_eligible(users, index.exact)
+    exact = index.exact
+    if exact is not None:
+        if users.eligible is None:
+            raise ValueError(
+                "users.eligible: missing, and admission in mode exact reads it: "
+                "pass the users through with_eligible first"
+            )
+        groups, nodes = masks_of(len(users.bitmask)), exact.level_starts[-1]
+        require_tensor("users.eligible", users.eligible, torch.int16, groups=groups, nodes=nodes)
     if index.bitmask_table is None:
         return
     requests, words = len(users.bitmask), index.bitmask_table.shape[1]
@@ -133,16 +140,6 @@ def check_users(users: UserTensors, index: DecodeIndex) -> None:
     for queries in users.sets:
         offsets = queries.value_offsets
         require_tensor("offsets of queries", offsets, torch.int32, borders=requests + 1)
-
-
-def _require_eligible(users: UserTensors, exact: ExactTensors) -> None:
-    if users.eligible is None:
-        raise ValueError(
-            "users.eligible: missing, and admission in mode exact reads it: "
-            "pass the users through with_eligible first"
-        )
-    groups, nodes = masks_of(len(users.bitmask)), exact.level_starts[-1]
-    require_tensor("users.eligible", users.eligible, torch.int16, groups=groups, nodes=nodes)
 
 
 def fan_outs(nodes: Tensor, index: DecodeIndex) -> Tensor:

@@ -11,7 +11,7 @@ training only and is ignored.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -175,12 +175,6 @@ def read_config(folder: Path) -> T5Config:
     return load_section(T5Config, {k: v for k, v in written.items() if k in known}, str(path))
 
 
-@contextmanager
-def open_tensors(folder: Path) -> Iterator[T5Tensors]:
-    with ExitStack() as files:
-        yield T5Tensors(folder, [files.enter_context(open_weights(p)) for p in _shards(folder)])
-
-
 def _shards(folder: Path) -> list[Path]:
     if (folder / _WEIGHTS).exists():
         return [folder / _WEIGHTS]
@@ -219,7 +213,9 @@ def import_t5(folder: Path, layout: T5Layout) -> Model:
     config = read_config(folder)
     spec = load_section(ModelSpec, _spec(config, layout), f"{folder} with this layout")
     attention, cross, feed_forward = _sublayers(config)
-    with open_tensors(folder) as tensors:
+    with ExitStack() as files:
+        opened = [files.enter_context(open_weights(path)) for path in _shards(folder)]
+        tensors = T5Tensors(folder, opened)
         of_decoder, layers = [attention, cross, feed_forward], config.decoder_layers
         state = {
             **_stack(tensors, config, "encoder", config.num_layers, [attention, feed_forward]),

@@ -72,8 +72,12 @@ def beam_search(
     ops: Ops,
 ) -> Generated:
     require_together(decoder.vocab_sizes, index, profile)
-    _require_users(users, context)
     batch = len(context.states)
+    if len(users.bitmask) != batch:
+        raise ValueError(
+            f"users: {len(users.bitmask)} rows, but the user context has {batch} requests: "
+            "give both for the same batch"
+        )
     cross = decoder.cross_cache(context)
     # Every token of every beam row gets its own block, so beams can share the blocks of a prefix.
     pools = decoder.new_pools(batch * sum(profile.beams))
@@ -120,12 +124,4 @@ def require_together(
         raise ConfigError(
             f"beams: {list(profile.beams)} has {len(profile.beams)} steps, a SID has "
             f"{len(vocab_sizes)} tokens"
-        )
-
-
-def _require_users(users: UserTensors, context: UserContext) -> None:
-    if len(users.bitmask) != len(context.states):
-        raise ValueError(
-            f"users: {len(users.bitmask)} rows, but the user context has {len(context.states)} "
-            "requests: give both for the same batch"
         )
