@@ -25,6 +25,15 @@ def require_tensor(
         raise ValueError(f"{name} must be {_short(dtype)}, got {_short(tensor.dtype)}")
 
 
+def sizes_of(name: str, tensor: Tensor, axes: str, dtype: torch.dtype | None = None) -> torch.Size:
+    """Return the sizes of a tensor that must have these axes."""
+    names = axes.split()
+    if tensor.dim() != len(names):
+        raise ValueError(f"{name} must be [{', '.join(names)}], got {list(tensor.shape)}")
+    require_tensor(name, tensor, dtype, **dict(zip(names, tensor.shape, strict=True)))
+    return tensor.shape
+
+
 def require_optional(
     name: str, tensor: Tensor | None, dtype: torch.dtype | None = None, **axes: int
 ) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from grace.index.trie import NO_NODE
-from grace.kernels.checks import address, current_stream, require_tensor
+from grace.kernels.checks import address, current_stream, sizes_of
 from grace.kernels.decode.admission import Admission, admission_of
 from grace.kernels.decode.admit_children import check_admission_shapes, check_users
 from grace.kernels.decode.tensors import MOST_SETS_ON_GPU, Candidates, DecodeIndex
@@ -75,8 +75,7 @@ class CudaSlot:
         """
         if self._admission is None or self._vocab_sizes is None:
             raise RuntimeError("the slot points at nothing yet: call point_at before")
-        requests, beams = nodes.shape
-        require_tensor("nodes", nodes, torch.int32, requests=requests, beams=beams)
+        requests, beams = sizes_of("nodes", nodes, "requests beams", torch.int32)
         device = self._admission.device
         rows, room = requests * beams, max(self._vocab_sizes)
         if rows * room > _MOST_PLACES:

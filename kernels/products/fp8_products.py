@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grace.kernels.checks import require_tensor
+from grace.kernels.checks import require_tensor, sizes_of
 from grace.kernels.products.row_factors import row_factors_reference
 from grace.kernels.row_stable import linear
 
@@ -187,8 +187,7 @@ def hidden_reference(rows: RoundedRows, weight: RoundedWeight) -> Tensor:
 
 
 def check_product(rounded: Tensor, weight: RoundedWeight) -> None:
-    if rounded.dim() != 2:
-        raise ValueError(f"rounded must be [rows, inner], got {list(rounded.shape)}")
+    sizes_of("rounded", rounded, "rows inner")
     outs, inner = weight.rounded.shape
     require_tensor("rounded", rounded, E4M3, rows=len(rounded), inner=inner)
     require_tensor("weight.rounded", weight.rounded, E4M3, outs=outs, inner=inner)
