@@ -91,11 +91,8 @@ class DecodeIndex:
         for target_set, bloom in zip(snapshot.schema.sets, matchers.blooms, strict=True):
             own, offsets = _row_ids(needed_rows(bloom.rows, trie, bloom.star), device)
             table, star = _words(bloom.rows.table, device), staged_copy(bloom.star, device)
-            blooms.append(
-                BloomTensors(
-                    own, table, star, target_set.bloom_bits, target_set.bloom_hashes, offsets
-                )
-            )
+            bits, hashes = target_set.bloom_bits, target_set.bloom_hashes
+            blooms.append(BloomTensors(own, table, star, bits, hashes, offsets))
         return replace(
             index,
             bitmask_index=bitmask_index,

@@ -91,10 +91,8 @@ class T5Config(Section):
                     f"{key}: {written!r} is not supported with feed_forward_proj {projection!r}, "
                     f"which means {implied!r}"
                 )
-        buckets, furthest = (
-            self.relative_attention_num_buckets,
-            self.relative_attention_max_distance,
-        )
+        buckets = self.relative_attention_num_buckets
+        furthest = self.relative_attention_max_distance
         if furthest <= buckets // 2:
             yield (
                 f"relative_attention_max_distance: must be above half of the {buckets} buckets, "
