@@ -33,7 +33,13 @@ def load_ops(device: torch.device) -> Ops:
             REFERENCE, eligible_nodes=eligible_nodes_on_cpu, admit_children=admit_children_cpu
         )
     decoder, _, _ = _cuda_tables(device)
-    _require_capability(device)
+    found = torch.cuda.get_device_capability(device)
+    if found < LEAST_CAPABILITY:
+        raise DeviceError(
+            f"device {device}: {torch.cuda.get_device_name(device)} has compute capability "
+            f"{found[0]}.{found[1]}, the kernels need {LEAST_CAPABILITY[0]}.{LEAST_CAPABILITY[1]} "
+            "or more; use another GPU, or device cpu"
+        )
     with torch.cuda.device(device):
         prepare_selection()
     return decoder
@@ -102,13 +108,3 @@ def _cuda_tables(device: torch.device) -> tuple[Ops, EncoderOps, FeatureOps]:
             f"device {device}: its operations need Triton: {install_command('gpu')}"
         ) from None
     return CUDA_DECODER, CUDA_ENCODER, CUDA_FEATURES
-
-
-def _require_capability(device: torch.device) -> None:
-    found = torch.cuda.get_device_capability(device)
-    if found < LEAST_CAPABILITY:
-        raise DeviceError(
-            f"device {device}: {torch.cuda.get_device_name(device)} has compute capability "
-            f"{found[0]}.{found[1]}, the kernels need {LEAST_CAPABILITY[0]}.{LEAST_CAPABILITY[1]} "
-            "or more; use another GPU, or device cpu"
-        )

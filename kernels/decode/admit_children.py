@@ -48,7 +48,8 @@ def admit_children_reference(nodes: Tensor, users: UserTensors, index: DecodeInd
     check_admission(nodes, users, index)
     counts, entries = [], []
     for request, beams in enumerate(nodes):
-        rows, children = _children(beams, index)
+        first_entries = index.node_offsets[beams.clamp(min=0).long()]
+        rows, children = members_of(first_entries, fan_outs(beams, index))
         admitted = _passes(children, users, request, index)
         counts.append(rows[admitted].bincount(minlength=len(beams)))
         entries.append(children[admitted])
@@ -148,12 +149,6 @@ def fan_outs(nodes: Tensor, index: DecodeIndex) -> Tensor:
     some_node = nodes.clamp(min=0).long()
     children = index.node_offsets[some_node + 1] - index.node_offsets[some_node]
     return torch.where(live, children, 0)
-
-
-def _children(nodes: Tensor, index: DecodeIndex) -> tuple[Tensor, Tensor]:
-    """Return all child entries of some nodes: places of their parents, entries.   [M] -> 2 x [n]"""
-    first_entries = index.node_offsets[nodes.clamp(min=0).long()]
-    return members_of(first_entries, fan_outs(nodes, index))
 
 
 def _passes(entries: Tensor, users: UserTensors, request: int, index: DecodeIndex) -> Tensor:

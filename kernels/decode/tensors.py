@@ -74,8 +74,13 @@ class DecodeIndex:
         """Copy a snapshot to a device; raise ConfigError if the device cannot decode with it."""
         require_device(device)
         trie, matchers = snapshot.trie, snapshot.matchers
-        if matchers is not None and device.type == "cuda":
-            _require_few_sets(snapshot, device)
+        names = [target_set.name for target_set in snapshot.schema.sets]
+        if matchers is not None and device.type == "cuda" and len(names) > MOST_SETS_ON_GPU:
+            raise ConfigError(
+                f"sets: the snapshot's schema has {len(names)}, {', '.join(names)}; device "
+                f"{device} tests at most {MOST_SETS_ON_GPU} while decoding: build with fewer or in "
+                "mode cd, or use device cpu"
+            )
         index = DecodeIndex(
             vocab_sizes=trie.vocab_sizes,
             first_leaf=trie.first_leaf,
@@ -191,16 +196,6 @@ def members_of(first: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     ranges = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
     begins = counts.cumsum(0) - counts
     return ranges, (first - begins)[ranges] + torch.arange(len(ranges), device=counts.device)
-
-
-def _require_few_sets(snapshot: Snapshot, device: torch.device) -> None:
-    names = [target_set.name for target_set in snapshot.schema.sets]
-    if len(names) > MOST_SETS_ON_GPU:
-        raise ConfigError(
-            f"sets: the snapshot's schema has {len(names)}, {', '.join(names)}; device {device} "
-            f"tests at most {MOST_SETS_ON_GPU} while decoding: build with fewer or in mode cd, "
-            "or use device cpu"
-        )
 
 
 def _row_ids(rows: NeededRows, device: torch.device) -> tuple[Tensor, Tensor | None]:

@@ -1,9 +1,8 @@
 """Eligible nodes of one batch: C++ on all cores of a CPU, or one call that launches all kernels.
 
-Predicates without native code run their plain torch here, before native code joins their masks. The
-structures have the layout of native/include/grace/eligibility.h. On a GPU all work goes to the
-current stream, and nothing waits for the device. Each batch has its own memory, so batches may
-overlap.
+Predicates without native code run their plain torch here, before native code joins their masks. On
+a GPU all work goes to the current stream, and nothing waits for the device. Each batch has its own
+memory, so batches may overlap.
 """
 
 from ctypes import POINTER, Structure, byref, c_int32, c_int64, c_void_p, sizeof

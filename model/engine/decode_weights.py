@@ -1,8 +1,7 @@
 """The decoder's weights in the layout of the fast loop, and the products of rows with them.
 
-An RMS norm is a gain per column and a factor per row, and both commute with a linear map. So the
-weight after a norm absorbs its gain, in float32 and before any cast. The row factors accompany the
-rows, and the reader of a product applies them. Weights stay [out, in], as x W^T reads them.
+The weight after an RMS norm absorbs its gain, in float32 and before any cast, and the reader of a
+product applies the row factors (`grace.kernels.products.row_factors`).
 
 Layer 0 sees only the embedding of the last token, so its q, k and v are a table with one block per
 token: block 0 is the start, block 1 + t * V + token the token appended at step t.
@@ -76,11 +75,7 @@ def float_product(x: Tensor, weight: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class FastLayer:
-    """A layer's weights, with I = heads * d_head. cross_q and ffn_in contain their norms' gains.
-
-    self_out [d, I], cross_q [I, d], cross_out [d, I],
-    ffn_in [d_ff, d] (gated: [2 * d_ff, d], gate first), ffn_out [d, d_ff]
-    """
+    """A layer's weights, as `Decoder` has them; cross_q and ffn_in contain their norms' gains."""
 
     self_out: Weight
     cross_q: Weight

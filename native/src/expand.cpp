@@ -13,12 +13,6 @@ namespace grace::exact {
 
 namespace {
 
-struct BetterLeaf {
-  bool operator()(const LeafAds& a, const LeafAds& b) const {
-    return a.score != b.score ? a.score > b.score : a.position < b.position;
-  }
-};
-
 void check_leaves(const Ads& ads, const Request& request, Scratch& scratch) {
   const auto refuse = [&](int64_t i, const std::string& fault) {
     throw std::invalid_argument("request " + std::to_string(request.number) + ", leaf " +
@@ -56,9 +50,12 @@ int64_t find_ads(const Ads& ads, const Request& request, Scratch& scratch) {
     generated += count;
   }
   leaves.resize(live);
+  const auto better = [](const LeafAds& a, const LeafAds& b) {
+    return a.score != b.score ? a.score > b.score : a.position < b.position;
+  };
   // Beam search sends them sorted.
-  if (!std::is_sorted(leaves.begin(), leaves.end(), BetterLeaf())) {
-    std::sort(leaves.begin(), leaves.end(), BetterLeaf());
+  if (!std::is_sorted(leaves.begin(), leaves.end(), better)) {
+    std::sort(leaves.begin(), leaves.end(), better);
   }
   return generated;
 }
