@@ -104,11 +104,8 @@ class EligibilityBatch:
             others=(_OtherMasks * len(others))(*others),
             eligible=self.eligible.data_ptr(),
         )
-
-    @property
-    def arguments(self) -> tuple[Any, ...]:
-        plan, batch = self._plan.layout, self.layout
-        return sizeof(plan), sizeof(batch), byref(plan), byref(batch)
+        own, shared = self.layout, plan.layout
+        self.arguments = sizeof(shared), sizeof(own), byref(shared), byref(own)
 
 
 class EligibleNodesCall(EligibilityBatch):

@@ -24,7 +24,7 @@ from grace.configs.options import Option, T5Layout
 from grace.configs.regular_files import read_regular
 from grace.configs.sections import Section, load_section
 from grace.model.checkpoints.checkpoint import empty_model
-from grace.model.checkpoints.folder import PICKLE_REMEDY
+from grace.model.checkpoints.folder import PICKLE_REMEDY, WEIGHTS
 from grace.model.checkpoints.weights_file import Weights, open_weights
 from grace.model.definition.model import Model
 from grace.model.definition.spec import Ffn, ModelSpec, Size
@@ -33,7 +33,6 @@ from grace.model.definition.t5_encoder import distance_buckets
 CONFIG = "config.json"
 
 _GENERATION = "generation_config.json"
-_WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _MAX_JSON_BYTES = 64 << 20
 _FFNS: dict[str, tuple[Ffn, str]] = {
@@ -111,8 +110,7 @@ class T5Config(Section):
 
     @property
     def decoder_layers(self) -> int:
-        given = self.num_decoder_layers
-        return self.num_layers if given is None else given
+        return self.num_decoder_layers or self.num_layers
 
     @property
     def inner(self) -> int:
@@ -174,12 +172,12 @@ def read_config(folder: Path) -> T5Config:
 
 
 def _shards(folder: Path) -> list[Path]:
-    if (folder / _WEIGHTS).exists():
-        return [folder / _WEIGHTS]
+    if (folder / WEIGHTS).exists():
+        return [folder / WEIGHTS]
     if not (folder / _INDEX).exists():
         for pickle in sorted([*folder.glob("*.bin"), *folder.glob("*.pt")]):
             raise CheckpointError(str(pickle), PICKLE_REMEDY)
-        raise CheckpointError(str(folder / _WEIGHTS), "missing")
+        raise CheckpointError(str(folder / WEIGHTS), "missing")
     owners = _read_json(folder / _INDEX).get("weight_map")
     names: set[str] = set()
     for name in owners.values() if isinstance(owners, dict) else (owners,):

@@ -177,11 +177,10 @@ class _FastDecoder:
         query_rows: Tensor | None,
     ) -> None:
         layer, cross = self.weights.layers[index], self.cross
-        keys, values = cross.keys[index], cross.values[index]
         asked = BeamQueries(
             queries=queries,
-            keys=keys,
-            values=values,
+            keys=cross.keys[index],
+            values=cross.values[index],
             key_mask=cross.mask,
             scale=self.weights.scale,
             row_scale=row_scale,

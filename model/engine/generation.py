@@ -185,6 +185,7 @@ class GraphGeneration:
     ) -> None:
         """Record all graphs, which takes seconds. Other threads may use the GPU meanwhile."""
         self._fast = fast
+        self.memo = fast.memo
         self._slot = admission_slot(fast.ops)
         self._memory = GraphMemory(fast.device)
         self._lock = Lock()
@@ -204,10 +205,6 @@ class GraphGeneration:
                 search = partial(fast.search, features, self._slot, profile)
                 self._calls[bucket, profile] = GraphedCall(search, self._memory)
         self._done.record(torch.cuda.current_stream(fast.device))
-
-    @property
-    def memo(self) -> PrefixMemo:
-        return self._fast.memo
 
     @torch.inference_mode()
     def generate(
