@@ -37,7 +37,6 @@ def select_beams_cuda(given: Choice) -> Beams:
     requests, beams = given.check()
     logits, candidates, k = given.logits, given.candidates, given.k
     device = logits.device
-    kind = number_kind("logits", logits.dtype)
     require_contiguous(logits=logits)
     if beams > _MOST_BEAMS:
         raise ValueError(f"a GPU selects from at most {_MOST_BEAMS} beams, got {beams}")
@@ -75,7 +74,7 @@ def select_beams_cuda(given: Choice) -> Beams:
         requests=requests,
         beams=beams,
         columns=logits.shape[1],
-        logit_kind=kind,
+        logit_kind=number_kind("logits", logits.dtype),
         k=k,
         capacity=capacity,
         ordered=given.ordered,

@@ -14,7 +14,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from grace.kernels.checks import address, current_stream, fields, require_contiguous, require_tensor
+from grace.kernels.checks import (
+    address,
+    current_stream,
+    fields,
+    require_contiguous,
+    require_tensor,
+    sizes_of,
+)
 from grace.kernels.products.fp8_products import (
     E4M3,
     GROWN,
@@ -28,7 +35,6 @@ from grace.kernels.products.fp8_products import (
     check_product,
     require_ordered,
 )
-from grace.kernels.products.row_factors import check_row_factors
 from grace.kernels.triton_parts import await_kernel_before, early_launch
 from grace.native.loader import declare_cuda
 
@@ -104,9 +110,8 @@ def hidden_cuda(rows: RoundedRows, weight: RoundedWeight) -> Tensor:
 
 
 def round_rows_triton(rows: Tensor, eps: float) -> RoundedRows:
-    check_row_factors(rows)
+    count, d = sizes_of("rows", rows, "rows d")
     require_contiguous(rows=rows)
-    count, d = rows.shape
     require_ordered("rows", d)
     row_factors = torch.empty(count, dtype=torch.float32, device=rows.device)
     rounded = torch.empty((count, d), dtype=E4M3, device=rows.device)

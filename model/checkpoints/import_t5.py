@@ -113,10 +113,6 @@ class T5Config(Section):
         return self.num_decoder_layers or self.num_layers
 
     @property
-    def inner(self) -> int:
-        return self.num_heads * self.d_kv
-
-    @property
     def head_scale(self) -> float:
         """T5 scales the input of a tied head. Only newer files have a key for that."""
         scaled = self.scale_decoder_outputs
@@ -256,7 +252,7 @@ def _spec(config: T5Config, layout: T5Layout) -> dict[str, Any]:
 
 def _sublayers(config: T5Config) -> tuple[Sublayer, Sublayer, Sublayer]:
     """Return self-attention, cross-attention and the feed-forward network."""
-    d, inner, d_ff = config.d_model, config.inner, config.d_ff
+    d, inner, d_ff = config.d_model, config.num_heads * config.d_kv, config.d_ff
     attention = {
         "self_norm": (["layer_norm"], (d,)),
         "qkv": ([f"SelfAttention.{part}" for part in "qkv"], (inner, d)),
