@@ -186,12 +186,11 @@ GRACE_API int32_t grace_cuda_admit_children(void* stream, const Admission* slot,
     require(requests * beams > 0 && requests * beams * room <= INT32_MAX,
             "admit_children: more room than int32 can number");
     const int32_t rows = static_cast<int32_t>(requests * beams);
-    const int32_t of_each = static_cast<int32_t>(beams);
     const Outputs out{offsets, tokens, children, counts, static_cast<int32_t>(room)};
     const auto admit = [&](const auto& kernel, unsigned threads, size_t of_warp) {
       const dim3 blocks(blocks_of(rows, threads / lanes));
       launch("admit_children", stream, {blocks, threads, threads / kWarp * of_warp}, kernel, slot,
-             nodes, rows, of_each, out);
+             nodes, rows, static_cast<int32_t>(beams), out);
     };
     if (lanes == 8) {
       admit(admit_with_lanes<8>, kSharedBlock, sizeof(Waiting));

@@ -274,14 +274,13 @@ bool in_clusters() {
 
 template <typename Logit>
 void launch_select(void* stream, const Selection& from) {
-  const int64_t rows = from.requests * from.beams;
   auto* score = score_rows<Reading::kLoop, Logit>;
   if (from.columns <= kCached * kWarp) {
     const bool fours = from.columns % 4 == 0 &&
                        reinterpret_cast<uintptr_t>(from.logits) % (4 * sizeof(Logit)) == 0;
     score = fours ? score_rows<Reading::kFours, Logit> : score_rows<Reading::kOnes, Logit>;
   }
-  const dim3 score_blocks(blocks_of(rows, kScoreBlock / kWarp));
+  const dim3 score_blocks(blocks_of(from.requests * from.beams, kScoreBlock / kWarp));
   launch("score_rows", stream, {score_blocks, kScoreBlock}, score, from);
   const unsigned cluster = from.beams > kBeamsOfOneBlock && in_clusters<Logit>() ? kMostBlocks : 1;
   const dim3 blocks(static_cast<unsigned>(from.requests) * cluster);
