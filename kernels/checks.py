@@ -1,6 +1,7 @@
 """The checks at an operation's border, and what compiled code takes in place of a tensor.
 
-A tensor has the shape, type and layout that the operation expects, or the error prints both.
+A tensor has the shape, type and layout that the operation expects, or the error prints both. The
+checks that all bodies share read no values, so that a GPU is not waited for.
 """
 
 from typing import Any
@@ -22,6 +23,15 @@ def require_tensor(
         )
     if dtype is not None and tensor.dtype != dtype:
         raise ValueError(f"{name} must be {_short(dtype)}, got {_short(tensor.dtype)}")
+
+
+def sizes_of(name: str, tensor: Tensor, axes: str, dtype: torch.dtype | None = None) -> torch.Size:
+    """Return the sizes of a tensor that must have these axes."""
+    names = axes.split()
+    if tensor.dim() != len(names):
+        raise ValueError(f"{name} must be [{', '.join(names)}], got {list(tensor.shape)}")
+    require_tensor(name, tensor, dtype, **dict(zip(names, tensor.shape, strict=True)))
+    return tensor.shape
 
 
 def require_optional(

@@ -33,8 +33,15 @@ def load_ops(device: torch.device) -> Ops:
             REFERENCE, eligible_nodes=eligible_nodes_on_cpu, admit_children=admit_children_cpu
         )
     decoder, _, _ = _cuda_tables(device)
-    _require_capability(device)
-    prepare_selection(device)
+    found = torch.cuda.get_device_capability(device)
+    if found < LEAST_CAPABILITY:
+        raise DeviceError(
+            f"device {device}: {torch.cuda.get_device_name(device)} has compute capability "
+            f"{found[0]}.{found[1]}, the kernels need {LEAST_CAPABILITY[0]}.{LEAST_CAPABILITY[1]} "
+            "or more; use another GPU, or device cpu"
+        )
+    with torch.cuda.device(device):
+        prepare_selection()
     return decoder
 
 
@@ -44,13 +51,11 @@ def load_rounded_ops(device: torch.device) -> RoundedOps:
         return REFERENCE_ROUNDED
     require_fp8(device)
     _cuda_tables(device)
-    from grace.kernels.products.fp8_products_cuda import (  # noqa: PLC0415
-        CUDA_ROUNDED,
-        prepare_fp8_products,
-    )
+    from grace.kernels.products import fp8_products_cuda  # noqa: PLC0415
 
-    prepare_fp8_products(device)
-    return CUDA_ROUNDED
+    with torch.cuda.device(device):
+        fp8_products_cuda.prepare_fp8_products()
+    return fp8_products_cuda.CUDA_ROUNDED
 
 
 def require_fp8(device: torch.device) -> None:
@@ -103,13 +108,3 @@ def _cuda_tables(device: torch.device) -> tuple[Ops, EncoderOps, FeatureOps]:
             f"device {device}: its operations need Triton: {install_command('gpu')}"
         ) from None
     return CUDA_DECODER, CUDA_ENCODER, CUDA_FEATURES
-
-
-def _require_capability(device: torch.device) -> None:
-    found = torch.cuda.get_device_capability(device)
-    if found < LEAST_CAPABILITY:
-        raise DeviceError(
-            f"device {device}: {torch.cuda.get_device_name(device)} has compute capability "
-            f"{found[0]}.{found[1]}, the kernels need {LEAST_CAPABILITY[0]}.{LEAST_CAPABILITY[1]} "
-            "or more; use another GPU, or device cpu"
-        )

@@ -92,6 +92,10 @@ def declare(
     return call
 
 
+declare_cuda = partial(declare, library=load_cuda_library)
+"""Return a function of the library of GPU kernels, as `declare` does."""
+
+
 def address_of(
     name: str, array: np.ndarray[Any, Any] | None, dtype: type[np.generic], shape: tuple[int, ...]
 ) -> int | None:

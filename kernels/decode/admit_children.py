@@ -15,7 +15,7 @@ from grace.index.trie import NO_NODE
 from grace.kernels.checks import require_tensor
 from grace.kernels.decode.tensors import BloomTensors, Candidates, DecodeIndex, members_of
 from grace.kernels.decode.users import UserTensors
-from grace.kernels.eligibility.tensors import ExactTensors, has_bit, masks_of
+from grace.kernels.eligibility.tensors import has_bit, masks_of
 
 AdmitChildren: TypeAlias = Callable[[Tensor, UserTensors, DecodeIndex], Candidates]
 
@@ -48,7 +48,8 @@ def admit_children_reference(nodes: Tensor, users: UserTensors, index: DecodeInd
     check_admission(nodes, users, index)
     counts, entries = [], []
     for request, beams in enumerate(nodes):
-        rows, children = _children(beams, index)
+        first_entries = index.node_offsets[beams.clamp(min=0).long()]
+        rows, children = members_of(first_entries, fan_outs(beams, index))
         admitted = _passes(children, users, request, index)
         counts.append(rows[admitted].bincount(minlength=len(beams)))
         entries.append(children[admitted])
@@ -77,8 +78,7 @@ class ReferenceSlot:
         return self._admit_children(nodes, users, index)
 
     def leaves_of(self, nodes: Tensor) -> Tensor:
-        _, index = self._pointed_at()
-        return (nodes - index.first_leaf).clamp_(min=NO_NODE)
+        return self._pointed_at()[1].leaves_of(nodes)
 
     def _pointed_at(self) -> tuple[UserTensors, DecodeIndex]:
         if self._users is None or self._index is None:
@@ -120,8 +120,15 @@ def check_admission_shapes(nodes: Tensor, users: UserTensors, index: DecodeIndex
 
 def check_users(users: UserTensors, index: DecodeIndex) -> None:
     """Check that the users are encoded for the snapshot's matchers, or their nodes are known."""
-    if index.exact is not None:
-        _require_eligible(users, index.exact)
+    exact = index.exact
+    if exact is not None:
+        if users.eligible is None:
+            raise ValueError(
+                "users.eligible: missing, and admission in mode exact reads it: "
+                "pass the users through with_eligible first"
+            )
+        groups, nodes = masks_of(len(users.bitmask)), exact.level_starts[-1]
+        require_tensor("users.eligible", users.eligible, torch.int16, groups=groups, nodes=nodes)
     if index.bitmask_table is None:
         return
     requests, words = len(users.bitmask), index.bitmask_table.shape[1]
@@ -136,28 +143,12 @@ def check_users(users: UserTensors, index: DecodeIndex) -> None:
         require_tensor("offsets of queries", offsets, torch.int32, borders=requests + 1)
 
 
-def _require_eligible(users: UserTensors, exact: ExactTensors) -> None:
-    if users.eligible is None:
-        raise ValueError(
-            "users.eligible: missing, and admission in mode exact reads it: "
-            "pass the users through with_eligible first"
-        )
-    groups, nodes = masks_of(len(users.bitmask)), exact.level_starts[-1]
-    require_tensor("users.eligible", users.eligible, torch.int16, groups=groups, nodes=nodes)
-
-
 def fan_outs(nodes: Tensor, index: DecodeIndex) -> Tensor:
     """Return the number of children of each node, 0 for NO_NODE.   int32 [...] -> int32 [...]"""
     live = nodes != NO_NODE
     some_node = nodes.clamp(min=0).long()
     children = index.node_offsets[some_node + 1] - index.node_offsets[some_node]
     return torch.where(live, children, 0)
-
-
-def _children(nodes: Tensor, index: DecodeIndex) -> tuple[Tensor, Tensor]:
-    """Return all child entries of some nodes: places of their parents, entries.   [M] -> 2 x [n]"""
-    first_entries = index.node_offsets[nodes.clamp(min=0).long()]
-    return members_of(first_entries, fan_outs(nodes, index))
 
 
 def _passes(entries: Tensor, users: UserTensors, request: int, index: DecodeIndex) -> Tensor:

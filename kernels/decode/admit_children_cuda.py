@@ -11,28 +11,21 @@ import torch
 from torch import Tensor
 
 from grace.index.trie import NO_NODE
-from grace.kernels.checks import address, current_stream, require_tensor
+from grace.kernels.checks import address, current_stream, sizes_of
 from grace.kernels.decode.admission import Admission, admission_of
 from grace.kernels.decode.admit_children import check_admission_shapes, check_users
 from grace.kernels.decode.tensors import MOST_SETS_ON_GPU, Candidates, DecodeIndex
 from grace.kernels.decode.users import UserTensors
-from grace.native.loader import declare, load_cuda_library
+from grace.native.loader import declare_cuda
 
 _MOST_TABLED_BITS = 1024  # wider rows would need tables that no cache holds
 _MOST_PLACES = 2**31 - 1
 # (least rows, lanes that work on each row); found on an H200.
 _LANES = ((12288, 8), (2049, 32), (0, 128))
 
-_point_admission = declare(
-    "grace_cuda_point_admission", c_void_p, c_int64, c_void_p, c_void_p, library=load_cuda_library
-)
-_admit_children = declare(
-    "grace_cuda_admit_children",
-    *[c_void_p] * 3,
-    *[c_int64] * 3,
-    c_int32,
-    *[c_void_p] * 4,
-    library=load_cuda_library,
+_point_admission = declare_cuda("grace_cuda_point_admission", c_void_p, c_int64, c_void_p, c_void_p)
+_admit_children = declare_cuda(
+    "grace_cuda_admit_children", *[c_void_p] * 3, *[c_int64] * 3, c_int32, *[c_void_p] * 4
 )
 
 
@@ -82,8 +75,7 @@ class CudaSlot:
         """
         if self._admission is None or self._vocab_sizes is None:
             raise RuntimeError("the slot points at nothing yet: call point_at before")
-        requests, beams = nodes.shape
-        require_tensor("nodes", nodes, torch.int32, requests=requests, beams=beams)
+        requests, beams = sizes_of("nodes", nodes, "requests beams", torch.int32)
         device = self._admission.device
         rows, room = requests * beams, max(self._vocab_sizes)
         if rows * room > _MOST_PLACES:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grace.kernels.checks import require_optional, require_tensor
+from grace.kernels.checks import require_optional, require_tensor, sizes_of
 from grace.kernels.products.fp8_products import in_type
 from grace.kernels.row_stable import masked_softmax, matmul
 
@@ -39,13 +39,8 @@ class BeamQueries:
         return len(self.queries if self.query_rows is None else self.query_rows)
 
     def check(self) -> None:
-        """Check shapes and types only, so that a GPU is not waited for."""
-        keys, rows = self.keys, self.rows
-        if keys.dim() != 4:
-            shape = list(keys.shape)
-            raise ValueError(f"keys must be [requests, heads, tokens, d_head], got {shape}")
-        requests, heads, tokens, d = keys.shape
-        dtype = keys.dtype
+        rows, dtype = self.rows, self.keys.dtype
+        requests, heads, tokens, d = sizes_of("keys", self.keys, "requests heads tokens d_head")
         require_tensor(
             "values", self.values, dtype, requests=requests, heads=heads, tokens=tokens, d=d
         )

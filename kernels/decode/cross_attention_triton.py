@@ -35,14 +35,14 @@ class _Tiles(NamedTuple):
 
 
 def cross_attention_triton(given: BeamQueries, programs: int = _PROGRAMS) -> Tensor:
-    """Compute what `cross_attention_reference` does."""
     given.check()
     queries, keys, values, key_mask = given.queries, given.keys, given.values, given.key_mask
     requests, heads, tokens, d_head = keys.shape
     require_contiguous(queries=queries, key_mask=key_mask)
     require_whole_rows(keys=keys, values=values)
     rows, beams = given.rows, given.rows // requests
-    whole = queries.dtype != torch.float32 and _context_bytes(keys) <= _CONTEXT_BYTES
+    context_bytes = 2 * padded(tokens) * padded(d_head) * keys.element_size()
+    whole = queries.dtype != torch.float32 and context_bytes <= _CONTEXT_BYTES
     tiles = _tiles_of(beams, keys, whole, programs)
     dtype = given.dtype or queries.dtype
     out = torch.empty((rows, heads * d_head), dtype=dtype, device=queries.device)
@@ -77,11 +77,6 @@ def cross_attention_triton(given: BeamQueries, programs: int = _PROGRAMS) -> Ten
             **early_launch(queries.device, rows),
         )
     return out
-
-
-def _context_bytes(keys: Tensor) -> int:
-    _, _, tokens, d_head = keys.shape
-    return 2 * padded(tokens) * padded(d_head) * keys.element_size()
 
 
 def _tiles_of(beams: int, keys: Tensor, whole: bool, programs: int) -> _Tiles:

@@ -28,7 +28,7 @@ class Choice:
     row_scale: Tensor | None = None
 
     def check(self) -> tuple[int, int]:
-        """Check shapes and types only, so that a GPU is not waited for. -> requests, beams"""
+        """-> requests, beams"""
         scores, found = self.scores, self.candidates
         if scores.dim() != 2 or scores.shape[1] == 0:
             raise ValueError(f"scores must be [requests, beams >= 1], got {list(scores.shape)}")

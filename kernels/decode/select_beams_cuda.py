@@ -9,7 +9,7 @@ from torch import Tensor
 from grace.kernels.checks import address, current_stream, fields, number_kind, require_contiguous
 from grace.kernels.decode.select_beams import Choice
 from grace.kernels.decode.tensors import Beams
-from grace.native.loader import declare, load_cuda_library
+from grace.native.loader import declare_cuda
 
 _MOST_BEAMS = 65536
 _KEYS_IN_BLOCK = 4096  # that are ranked exactly in a block's memory
@@ -27,16 +27,9 @@ class _Selection(ctypes.Structure):
     )
 
 
-_prepare_selection = declare("grace_cuda_prepare_selection", library=load_cuda_library)
-_select_beams = declare(
-    "grace_cuda_select_beams", c_void_p, c_int64, c_void_p, library=load_cuda_library
-)
-
-
-def prepare_selection(device: torch.device) -> None:
-    """Prepare a device, once, before its first selection and outside of any capture."""
-    with torch.cuda.device(device):
-        _prepare_selection()
+prepare_selection = declare_cuda("grace_cuda_prepare_selection")
+"""Prepare the current GPU, once, before its first selection and outside of any capture."""
+_select_beams = declare_cuda("grace_cuda_select_beams", c_void_p, c_int64, c_void_p)
 
 
 def select_beams_cuda(given: Choice) -> Beams:
@@ -44,7 +37,6 @@ def select_beams_cuda(given: Choice) -> Beams:
     requests, beams = given.check()
     logits, candidates, k = given.logits, given.candidates, given.k
     device = logits.device
-    kind = number_kind("logits", logits.dtype)
     require_contiguous(logits=logits)
     if beams > _MOST_BEAMS:
         raise ValueError(f"a GPU selects from at most {_MOST_BEAMS} beams, got {beams}")
@@ -82,7 +74,7 @@ def select_beams_cuda(given: Choice) -> Beams:
         requests=requests,
         beams=beams,
         columns=logits.shape[1],
-        logit_kind=kind,
+        logit_kind=number_kind("logits", logits.dtype),
         k=k,
         capacity=capacity,
         ordered=given.ordered,

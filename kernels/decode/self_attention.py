@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grace.kernels.checks import require_optional, require_tensor
+from grace.kernels.checks import require_optional, require_tensor, sizes_of
 from grace.kernels.decode.tensors import NO_BLOCK
 from grace.kernels.products.fp8_products import in_type
 
@@ -34,7 +34,6 @@ class PagedPrefixes:
     dtype: torch.dtype | None = None
 
     def check(self) -> None:
-        """Check shapes and types only, so that a GPU is not waited for."""
         if self.pool.dim() != 4 or self.pool.shape[1] != 3:
             raise ValueError(f"pool must be [blocks, 3, heads, d_head], got {[*self.pool.shape]}")
         num_blocks, _, heads, _ = self.pool.shape
@@ -80,20 +79,13 @@ def rearrange_reference(table: Tensor, parents: Tensor, step: int) -> Tensor:
 
 
 def check_rearrange(table: Tensor, parents: Tensor, step: int) -> None:
-    """Check shapes and types only, so that a GPU is not waited for."""
     _require_table(table, step)
-    if parents.dim() != 2:
-        raise ValueError(f"parents must be [requests, beams], got {list(parents.shape)}")
-    requests, beams = parents.shape
-    require_tensor("parents", parents, torch.int32, requests=requests, beams=beams)
+    sizes_of("parents", parents, "requests beams", torch.int32)
 
 
 def _require_table(table: Tensor, step: int) -> tuple[int, int]:
     """Return the rows and the length of a block table that has the step."""
-    if table.dim() != 2:
-        raise ValueError(f"table must be [rows, sid_length], got {list(table.shape)}")
-    rows, length = table.shape
-    require_tensor("table", table, torch.int32, rows=rows, sid_length=length)
+    rows, length = sizes_of("table", table, "rows sid_length", torch.int32)
     if not 0 <= step < length:
         raise ValueError(f"step must be 0..{length - 1}, got {step}")
     return rows, length

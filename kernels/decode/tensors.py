@@ -14,6 +14,7 @@ from torch import Tensor
 
 from grace.configs.errors import ConfigError
 from grace.index.snapshot import Snapshot
+from grace.index.trie import NO_NODE
 from grace.kernels.decode.needed_rows import NeededRows, needed_rows
 from grace.kernels.decode.users import on_device
 from grace.kernels.devices import require_device, staged_copy
@@ -73,8 +74,13 @@ class DecodeIndex:
         """Copy a snapshot to a device; raise ConfigError if the device cannot decode with it."""
         require_device(device)
         trie, matchers = snapshot.trie, snapshot.matchers
-        if matchers is not None and device.type == "cuda":
-            _require_few_sets(snapshot, device)
+        names = [target_set.name for target_set in snapshot.schema.sets]
+        if matchers is not None and device.type == "cuda" and len(names) > MOST_SETS_ON_GPU:
+            raise ConfigError(
+                f"sets: the snapshot's schema has {len(names)}, {', '.join(names)}; device "
+                f"{device} tests at most {MOST_SETS_ON_GPU} while decoding: build with fewer or in "
+                "mode cd, or use device cpu"
+            )
         index = DecodeIndex(
             vocab_sizes=trie.vocab_sizes,
             first_leaf=trie.first_leaf,
@@ -90,11 +96,8 @@ class DecodeIndex:
         for target_set, bloom in zip(snapshot.schema.sets, matchers.blooms, strict=True):
             own, offsets = _row_ids(needed_rows(bloom.rows, trie, bloom.star), device)
             table, star = _words(bloom.rows.table, device), staged_copy(bloom.star, device)
-            blooms.append(
-                BloomTensors(
-                    own, table, star, target_set.bloom_bits, target_set.bloom_hashes, offsets
-                )
-            )
+            bits, hashes = target_set.bloom_bits, target_set.bloom_hashes
+            blooms.append(BloomTensors(own, table, star, bits, hashes, offsets))
         return replace(
             index,
             bitmask_index=bitmask_index,
@@ -109,6 +112,10 @@ class DecodeIndex:
         if self.exact is None:
             raise ValueError("index: it has no lists of mode exact: use a snapshot of mode exact")
         return EligibilityPlan(self.exact, self.node_offsets)
+
+    def leaves_of(self, nodes: Tensor) -> Tensor:
+        """Return the leaf numbers of nodes of the last level; NO_NODE stays."""
+        return (nodes - self.first_leaf).clamp(min=NO_NODE)
 
     def without_matchers(self) -> "DecodeIndex":
         """Return the same catalogue in mode `cd`: every valid token is admitted."""
@@ -189,16 +196,6 @@ def members_of(first: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     ranges = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
     begins = counts.cumsum(0) - counts
     return ranges, (first - begins)[ranges] + torch.arange(len(ranges), device=counts.device)
-
-
-def _require_few_sets(snapshot: Snapshot, device: torch.device) -> None:
-    names = [target_set.name for target_set in snapshot.schema.sets]
-    if len(names) > MOST_SETS_ON_GPU:
-        raise ConfigError(
-            f"sets: the snapshot's schema has {len(names)}, {', '.join(names)}; device {device} "
-            f"tests at most {MOST_SETS_ON_GPU} while decoding: build with fewer or in mode cd, "
-            "or use device cpu"
-        )
 
 
 def _row_ids(rows: NeededRows, device: torch.device) -> tuple[Tensor, Tensor | None]:

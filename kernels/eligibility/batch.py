@@ -1,9 +1,8 @@
 """Eligible nodes of one batch: C++ on all cores of a CPU, or one call that launches all kernels.
 
-Predicates without native code run their plain torch here, before native code joins their masks. The
-structures have the layout of native/include/grace/eligibility.h. On a GPU all work goes to the
-current stream, and nothing waits for the device. Each batch has its own memory, so batches may
-overlap.
+Predicates without native code run their plain torch here, before native code joins their masks. On
+a GPU all work goes to the current stream, and nothing waits for the device. Each batch has its own
+memory, so batches may overlap.
 """
 
 from ctypes import POINTER, Structure, byref, c_int32, c_int64, c_void_p, sizeof
@@ -18,7 +17,7 @@ from grace.kernels.decode.users import UserTensors
 from grace.kernels.eligibility.eligible_nodes import require_eligibility
 from grace.kernels.eligibility.plan import EligibilityPlan, Plan
 from grace.kernels.eligibility.tensors import masks_of
-from grace.native.loader import declare, load_cuda_library
+from grace.native.loader import declare, declare_cuda
 
 STEPS = ("attributes", "sets", "rules", "leaves")
 """A GPU's steps before those of the levels: step 4 + l makes the masks of level l. The first step
@@ -53,7 +52,7 @@ class Batch(Structure):
 
 _ARGUMENTS = (c_int64, c_int64, POINTER(Plan), POINTER(Batch))
 _on_cpu = declare("grace_eligible_nodes", c_int32, *_ARGUMENTS)
-_on_gpu = declare("grace_cuda_eligible_nodes", c_void_p, *_ARGUMENTS, library=load_cuda_library)
+_on_gpu = declare_cuda("grace_cuda_eligible_nodes", c_void_p, *_ARGUMENTS)
 
 
 def eligible_nodes_on_cpu(users: UserTensors, index: DecodeIndex) -> Tensor:
@@ -65,7 +64,6 @@ def eligible_nodes_on_cpu(users: UserTensors, index: DecodeIndex) -> Tensor:
 
 
 def eligible_nodes_on_gpu(users: UserTensors, index: DecodeIndex) -> Tensor:
-    """Compute what `eligible_nodes_reference` does."""
     require_eligibility(users, index)
     call = EligibleNodesCall(index.eligibility_plan, users)
     call.launch()
@@ -106,11 +104,8 @@ class EligibilityBatch:
             others=(_OtherMasks * len(others))(*others),
             eligible=self.eligible.data_ptr(),
         )
-
-    @property
-    def arguments(self) -> tuple[Any, ...]:
-        plan, batch = self._plan.layout, self.layout
-        return sizeof(plan), sizeof(batch), byref(plan), byref(batch)
+        own, shared = self.layout, plan.layout
+        self.arguments = sizeof(shared), sizeof(own), byref(shared), byref(own)
 
 
 class EligibleNodesCall(EligibilityBatch):

@@ -42,16 +42,14 @@ class ListsPredicate:
         opens = torch.where(kinds & HAS_INCLUDE != 0, HAS_INCLUDE, kinds & HAS_EXCLUDE)
         for request, is_open in enumerate(asked.open):
             own = opens & ~is_open == 0
-            own[_rows(postings.include_offsets, postings.include_rows, asked.included, request)] = (
-                True
-            )
+            named = _rows(postings.include_offsets, postings.include_rows, asked.included, request)
+            own[named] = True
             groups = own[postings.first_group :]
             lacking = torch.cat([groups.new_zeros(1, dtype=torch.int64), (~groups).cumsum(0)])
             ends = lacking[(postings.group_offsets - postings.first_group).long()]
             own[postings.grouped.long()] &= ends[1:] == ends[:-1]
-            own[_rows(postings.exclude_offsets, postings.exclude_rows, asked.excluded, request)] = (
-                False
-            )
+            named = _rows(postings.exclude_offsets, postings.exclude_rows, asked.excluded, request)
+            own[named] = False
             passes.append(own)
         return pack_masks(torch.stack(passes))
 

@@ -75,6 +75,7 @@ class EligibilityPlan:
 
     def __init__(self, exact: ExactTensors, node_offsets: Tensor) -> None:
         self.exact = exact
+        self.nodes = exact.level_starts[-1]
         self._node_offsets = node_offsets
         self.device = device = exact.leaf_rules.device
         self.bits = [each for each in exact.predicates if isinstance(each, BitsPredicate)]
@@ -111,10 +112,6 @@ class EligibilityPlan:
             of_warp=(c_int64 * len(of_warp))(*of_warp),
             levels=len(starts) - 2,
         )
-
-    @property
-    def nodes(self) -> int:
-        return self.exact.level_starts[-1]
 
     def _require_here(self, name: str, tensor: Tensor) -> None:
         if tensor.device != self.device:

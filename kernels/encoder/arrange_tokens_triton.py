@@ -19,7 +19,10 @@ def arrange_tokens_triton(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute what `arrange_tokens_reference` does; tokens and masks are contiguous."""
     check_arrange_tokens(summaries, user, states, masks)
-    for name, tensor in (("summaries", summaries), ("user", user), *_named(states, masks)):
+    named = [("summaries", summaries), ("user", user)]
+    named += [(f"states[{i}]", each) for i, each in enumerate(states)]
+    named += [(f"masks[{i}]", each) for i, each in enumerate(masks)]
+    for name, tensor in named:
         rows_apart = tensor.dim() == 3 and tensor.stride(1) != tensor.shape[2]
         if tensor.numel() and (tensor.stride(-1) != 1 or rows_apart):
             strides = list(tensor.stride())
@@ -56,12 +59,6 @@ def arrange_tokens_triton(
             **early_launch(user.device),
         )
     return tokens, squares, mask
-
-
-def _named(states: Sequence[Tensor], masks: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
-    return [(f"states[{i}]", x) for i, x in enumerate(states)] + [
-        (f"masks[{i}]", x) for i, x in enumerate(masks)
-    ]
 
 
 @triton.jit

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grace.kernels.checks import require_optional, require_tensor
+from grace.kernels.checks import require_optional, require_tensor, sizes_of
 from grace.kernels.row_stable import masked_softmax, matmul
 
 
@@ -44,11 +44,9 @@ class TokenQueries:
     out: Tensor | None = None
 
     def check(self) -> None:
-        """Check shapes and types only, so that a GPU is not waited for."""
-        if self.queries.dim() != 3 or self.keys.dim() != 3:
-            shapes = f"{list(self.queries.shape)} and {list(self.keys.shape)}"
-            raise ValueError(f"queries and keys must be [requests, tokens, inner], got {shapes}")
-        (requests, count, inner), tokens = self.queries.shape, self.keys.shape[1]
+        axes = "requests tokens inner"
+        requests, count, inner = sizes_of("queries", self.queries, axes)
+        tokens = sizes_of("keys", self.keys, axes)[1]
         dtype, heads = self.queries.dtype, self.heads
         if inner % heads:
             raise ValueError(f"inner must be a multiple of heads, got {inner} and {heads}")

@@ -53,8 +53,9 @@ def encoder_attention_triton(given: TokenQueries) -> Tensor:
     rest = _rest(key_counts, tiles.keys)
     maps: tuple[TensorDescriptor | None, ...] = (None, None)
     if blocks * heads * requests >= _LEAST_MAPPED and _mappable(keys, values, heads, tiles):
-        block = [tiles.keys, inner // heads]
-        maps = tuple(_map_of(each, block) for each in (keys, values))
+        # Tokens [B, T, inner] are one matrix, [B * T, inner], that is read in blocks.
+        shape, block = [requests * tokens, inner], [tiles.keys, inner // heads]
+        maps = tuple(TensorDescriptor(x, shape, [x.stride(1), 1], block) for x in (keys, values))
     if out.numel() and blocks:
         _attend[(blocks, heads, requests)](
             *maps,
@@ -100,12 +101,7 @@ def _tiles_of(dtype: torch.dtype, queries: int, key_counts: Sequence[int], d_pad
     keys = min(most_keys, padded(max(key_counts, default=0)))
     if keys > 64:
         keys = min(keys, 64, key=lambda tile: (_padded_keys(key_counts, tile), -tile))
-    return _Tiles(
-        queries=min(most_queries, padded(queries)),
-        keys=keys,
-        warps=warps,
-        stages=2,
-    )
+    return _Tiles(min(most_queries, padded(queries)), keys, warps, stages=2)
 
 
 def _rest(key_counts: Sequence[int], tile: int) -> int:
@@ -128,12 +124,6 @@ def _mappable(keys: Tensor, values: Tensor, heads: int, tiles: _Tiles) -> bool:
         and each.stride(1) * size % 16 == 0
         for each in (keys, values)
     )
-
-
-def _map_of(tensor: Tensor, block: list[int]) -> TensorDescriptor:
-    """Return tokens [B, T, inner] as one matrix, [B * T, inner], that is read in blocks."""
-    requests, tokens, inner = tensor.shape
-    return TensorDescriptor(tensor, [requests * tokens, inner], [tensor.stride(1), 1], block)
 
 
 @triton.jit(do_not_specialize=["count", "tokens"])

@@ -9,8 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from grace.kernels.checks import require_contiguous
-from grace.kernels.row_stable import check_rms_norm
+from grace.kernels.checks import require_contiguous, require_tensor
 from grace.kernels.triton_parts import await_kernel_before, early_launch
 
 _TILE = 2048  # elements of a program
@@ -21,7 +20,7 @@ def rms_norm_triton(x: Tensor, gain: Tensor, eps: float) -> Tensor:
 
     The result is contiguous. It is multiplied by the gain in float32 and rounded once.
     """
-    check_rms_norm(x, gain)
+    require_tensor("gain", gain, d=x.shape[-1])
     require_contiguous(gain=gain)
     if x.dim() not in (2, 3) or x.stride(-1) != 1:
         raise ValueError(

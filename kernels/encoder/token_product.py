@@ -13,10 +13,12 @@ from typing import Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from grace.kernels.checks import require_contiguous, require_tensor
+from grace.kernels.checks import require_contiguous, require_tensor, sizes_of
 from grace.kernels.row_stable import gate, linear, sigmoid
 
 After: TypeAlias = Literal["nothing", "relu", "opening", "open", "gate", "add"]
+
+_AXES = "requests tokens width"
 
 PART = 32
 """Columns for each of which a writer may give a part of a token's sum of squares."""
@@ -73,12 +75,11 @@ class TokenProduct:
     squares: Tensor | None = None
 
     def check(self) -> None:
-        """Check shapes and types only, so that a GPU is not waited for."""
-        requests, tokens, inner = _sizes("x", self.x)
+        requests, tokens, inner = sizes_of("x", self.x, _AXES)
         weight, out, other, dtype = self.weight, self.out, self.other, self.x.dtype
         runs, wide = len(self.runs), weight.shape[1] if weight.dim() == 3 else 0
         require_tensor("weight", weight, dtype, runs=runs, wide=wide, inner=inner)
-        targets = _sizes("out", out)[1]
+        targets = sizes_of("out", out, _AXES)[1]
         require_tensor("out", out, dtype, requests=requests, tokens=targets, wide=wide)
         for run in self.runs:
             if run.source + run.length > tokens or run.target + run.length > targets:
@@ -154,8 +155,8 @@ def share_user_reference(
 
 
 def check_share_user(tokens: Tensor, squares: Tensor, user: Tensor, begins: Sequence[int]) -> None:
-    requests, present, d = _sizes("tokens", tokens)
-    count = _sizes("user", user)[1]
+    requests, present, d = sizes_of("tokens", tokens, _AXES)
+    count = sizes_of("user", user, _AXES)[1]
     require_tensor("user", user, tokens.dtype, requests=requests, tokens=count, d=d)
     _require_squares("squares", squares, tokens)
     if max(begins, default=0) + count > present:
@@ -167,9 +168,3 @@ def _require_squares(name: str, squares: Tensor, tokens: Tensor) -> None:
     parts = -(-d // PART)
     require_tensor(name, squares, torch.float32, requests=requests, tokens=count, parts=parts)
     require_contiguous(**{name: squares})
-
-
-def _sizes(name: str, tensor: Tensor) -> torch.Size:
-    if tensor.dim() != 3:
-        raise ValueError(f"{name} must be [requests, tokens, width], got {list(tensor.shape)}")
-    return tensor.shape

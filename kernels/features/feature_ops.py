@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from grace.kernels.checks import require_tensor
+from grace.kernels.checks import require_tensor, sizes_of
 
 Sequences = tuple[tuple[Tensor, Tensor], ...]
 
@@ -99,27 +99,19 @@ def join_inputs_reference(tables: SingleTables, inputs: SingleInputs) -> Tensor:
 
 
 def check_sum_events(table: Tensor, events: Tensor, lengths: Sequence[int]) -> None:
-    if table.dim() != 2 or events.dim() != 3:
-        shapes = f"{list(table.shape)} and {list(events.shape)}"
-        raise ValueError(f"table and events must be [rows, d], [B, places, ids], got {shapes}")
-    batch, _, ids = events.shape
+    sizes_of("table", table, "rows d")
+    batch, _, ids = sizes_of("events", events, "requests places ids")
     require_tensor("events", events, torch.int32, requests=batch, places=sum(lengths), ids=ids)
 
 
 def check_join_inputs(tables: SingleTables, inputs: SingleInputs) -> tuple[int, int]:
     """Return the number of requests, and that of each one's inputs."""
-    if tables.categorical.dim() != 2 or inputs.numbers.dim() != 2 or inputs.categorical.dim() != 2:
-        found = (tables.categorical.shape, inputs.numbers.shape, inputs.categorical.shape)
-        raise ValueError(
-            "tables.categorical, numbers and categorical must be [rows, w], [B, numbers] and "
-            f"[B, inputs], got {' and '.join(str(list(shape)) for shape in found)}"
-        )
-    width, (requests, numbers) = tables.categorical.shape[1], inputs.numbers.shape
+    width = sizes_of("tables.categorical", tables.categorical, "rows w")[1]
+    requests, numbers = sizes_of("numbers", inputs.numbers, "requests numbers", torch.float32)
+    ids = sizes_of("categorical", inputs.categorical, "requests inputs")[1]
     dense = len(tables.dense_bias)
     require_tensor("dense_weight", tables.dense_weight, w=dense, numbers=numbers)
     require_tensor("bags", tables.bags, rows=len(tables.bags), w=width)
-    ids = inputs.categorical.shape[1]
-    require_tensor("numbers", inputs.numbers, torch.float32, requests=requests, numbers=numbers)
     require_tensor("categorical", inputs.categorical, torch.int32, requests=requests, inputs=ids)
     require_tensor("bag_rows", inputs.bag_rows, torch.int32, n=inputs.bag_rows.numel())
     bags, odd = divmod(inputs.bag_offsets.numel() - 1, max(1, requests))

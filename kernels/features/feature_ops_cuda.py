@@ -18,7 +18,7 @@ from grace.kernels.features.feature_ops import (
     check_join_inputs,
     check_sum_events,
 )
-from grace.native.loader import declare, load_cuda_library
+from grace.native.loader import declare_cuda
 
 
 class _SingleInputs(ctypes.Structure):
@@ -31,19 +31,10 @@ class _SingleInputs(ctypes.Structure):
     )
 
 
-_join_inputs = declare(
-    "grace_cuda_join_inputs", c_void_p, c_int64, c_void_p, library=load_cuda_library
-)
+_join_inputs = declare_cuda("grace_cuda_join_inputs", c_void_p, c_int64, c_void_p)
 _A_TABLE = (c_void_p, c_int64, c_int64)  # address and two sizes
-_sum_events = declare(
-    "grace_cuda_sum_events",
-    c_void_p,
-    c_int64,
-    *_A_TABLE,
-    *_A_TABLE,
-    c_int64,
-    *[c_void_p] * 3,
-    library=load_cuda_library,
+_sum_events = declare_cuda(
+    "grace_cuda_sum_events", c_void_p, c_int64, *_A_TABLE, *_A_TABLE, c_int64, *[c_void_p] * 3
 )
 
 
@@ -83,7 +74,6 @@ def sum_events_cuda(
 
 
 def join_inputs_cuda(tables: SingleTables, inputs: SingleInputs) -> Callable[[], Tensor]:
-    """Prepare what `join_inputs_reference` does."""
     requests, num_inputs = check_join_inputs(tables, inputs)
     device, dtype = tables.categorical.device, tables.categorical.dtype
     width, categorical = tables.categorical.shape[1], inputs.categorical.shape[1]

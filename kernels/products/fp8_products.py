@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grace.kernels.checks import require_tensor
+from grace.kernels.checks import require_tensor, sizes_of
 from grace.kernels.products.row_factors import row_factors_reference
 from grace.kernels.row_stable import linear
 
@@ -125,11 +125,15 @@ def in_type(x: Tensor, dtype: torch.dtype) -> Tensor:
     return to_e4m3(x) if dtype == E4M3 else x.to(dtype)
 
 
+def require_ordered(name: str, columns: int) -> None:
+    if columns % ORDERED:
+        raise ValueError(f"{name} must have a multiple of {ORDERED} columns, got {columns}")
+
+
 def ordered(rounded: Tensor) -> Tensor:
     """Return rows of e4m3 with their columns in the threads' order."""
     rows, columns = rounded.shape
-    if columns % ORDERED:
-        raise ValueError(f"rounded rows must have a multiple of {ORDERED} columns, got {columns}")
+    require_ordered("rounded rows", columns)
     parts = rounded.view(torch.uint8).view(rows, columns // ORDERED, ORDERED // 8, 4, 2)
     return parts.transpose(2, 3).reshape(rows, columns).view(E4M3)
 
@@ -167,7 +171,7 @@ def round_grown_reference(rows: RoundedRows, before: Tensor) -> None:
 
     before  float32 [rows]   the RMS factors of the rows before the addition
     """
-    check_round_grown(rows, before)
+    require_tensor("before", before, torch.float32, rows=len(rows.rows))
     grown = before > GROWN * rows.row_factors
     scales = HEADROOM * rows.row_factors[grown]
     again = ordered(to_e4m3(rows.rows[grown].float() * scales.unsqueeze(1)))
@@ -183,16 +187,11 @@ def hidden_reference(rows: RoundedRows, weight: RoundedWeight) -> Tensor:
 
 
 def check_product(rounded: Tensor, weight: RoundedWeight) -> None:
-    if rounded.dim() != 2:
-        raise ValueError(f"rounded must be [rows, inner], got {list(rounded.shape)}")
+    sizes_of("rounded", rounded, "rows inner")
     outs, inner = weight.rounded.shape
     require_tensor("rounded", rounded, E4M3, rows=len(rounded), inner=inner)
     require_tensor("weight.rounded", weight.rounded, E4M3, outs=outs, inner=inner)
     require_tensor("weight.scales", weight.scales, torch.float32, outs=outs)
-
-
-def check_round_grown(rows: RoundedRows, before: Tensor) -> None:
-    require_tensor("before", before, torch.float32, rows=len(rows.rows))
 
 
 def _product(rounded: Tensor, weight: RoundedWeight) -> Tensor:

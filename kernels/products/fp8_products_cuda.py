@@ -14,7 +14,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from grace.kernels.checks import address, current_stream, fields, require_contiguous
+from grace.kernels.checks import (
+    address,
+    current_stream,
+    fields,
+    require_contiguous,
+    require_tensor,
+    sizes_of,
+)
 from grace.kernels.products.fp8_products import (
     E4M3,
     GROWN,
@@ -26,11 +33,10 @@ from grace.kernels.products.fp8_products import (
     RoundedRows,
     RoundedWeight,
     check_product,
-    check_round_grown,
+    require_ordered,
 )
-from grace.kernels.products.row_factors import check_row_factors
 from grace.kernels.triton_parts import await_kernel_before, early_launch
-from grace.native.loader import declare, load_cuda_library
+from grace.native.loader import declare_cuda
 
 _TILE_COLUMNS = 128  # whose squares the product sums
 _FACTOR_ROWS = 256
@@ -51,30 +57,21 @@ class _Product(ctypes.Structure):
     )
 
 
-_prepare = declare("grace_cuda_prepare_fp8_products", library=load_cuda_library)
-_run = declare(
-    "grace_cuda_fp8_product", c_void_p, c_int64, c_int64, c_void_p, library=load_cuda_library
-)
-
-
-def prepare_fp8_products(device: torch.device) -> None:
-    """Prepare a device, once, before its first product and outside of any capture."""
-    with torch.cuda.device(device):
-        _prepare()
+prepare_fp8_products = declare_cuda("grace_cuda_prepare_fp8_products")
+"""Prepare the current GPU, once, before its first product and outside of any capture."""
+_run = declare_cuda("grace_cuda_fp8_product", c_void_p, c_int64, c_int64, c_void_p)
 
 
 def product_cuda(rounded: Tensor, weight: RoundedWeight, out: Tensor) -> None:
-    """Compute what `product_reference` does."""
     check_product(rounded, weight)
-    if out.shape != (len(rounded), len(weight)):
-        raise ValueError(f"out must be {[len(rounded), len(weight)]}, got {list(out.shape)}")
+    require_tensor("out", out, torch.bfloat16, rows=len(rounded), outs=len(weight))
     _launch(_Result.ROWS, rounded, weight, out=out)
 
 
 def add_product_cuda(given: Addition) -> RoundedRows:
-    """Compute what `add_product_reference` does."""
     given.check()
     rows, before = given.rows, given.row_factors
+    count, d = rows.shape
     copy = torch.empty(rows.shape, dtype=E4M3, device=rows.device)
     squares = _launch(
         _Result.RESIDUAL,
@@ -85,12 +82,26 @@ def add_product_cuda(given: Addition) -> RoundedRows:
         row_factors=before,
         request_scales=given.request_scales,
     )
-    after, rounded_factors = _next_factors(squares, before, rows.shape[1], given.eps)
+    after, rounded_factors = torch.empty_like(before), torch.empty_like(before)
+    if count:
+        _factors[(triton.cdiv(count, _FACTOR_ROWS),)](
+            squares,
+            before,
+            after,
+            rounded_factors,
+            count,
+            given.eps,
+            d=d,
+            parts=len(squares),
+            headroom=HEADROOM,
+            block=_FACTOR_ROWS,
+            num_warps=4,
+            **early_launch(rows.device, count),
+        )
     return RoundedRows(rows, after, copy, rounded_factors)
 
 
 def hidden_cuda(rows: RoundedRows, weight: RoundedWeight) -> Tensor:
-    """Compute what `hidden_reference` does."""
     check_product(rows.rounded, weight)
     shape = (len(rows.rounded), len(weight))
     hidden = torch.empty(shape, dtype=E4M3, device=rows.rounded.device)
@@ -99,11 +110,9 @@ def hidden_cuda(rows: RoundedRows, weight: RoundedWeight) -> Tensor:
 
 
 def round_rows_triton(rows: Tensor, eps: float) -> RoundedRows:
-    """Compute what `round_rows_reference` does."""
-    check_row_factors(rows)
+    count, d = sizes_of("rows", rows, "rows d")
     require_contiguous(rows=rows)
-    count, d = rows.shape
-    _require_ordered("rows", d)
+    require_ordered("rows", d)
     row_factors = torch.empty(count, dtype=torch.float32, device=rows.device)
     rounded = torch.empty((count, d), dtype=E4M3, device=rows.device)
     if count:
@@ -125,7 +134,7 @@ def round_rows_triton(rows: Tensor, eps: float) -> RoundedRows:
 
 def round_grown_triton(rows: RoundedRows, before: Tensor) -> None:
     """Do what `round_grown_reference` does. Few rows grow that much, and the others cost little."""
-    check_round_grown(rows, before)
+    require_tensor("before", before, torch.float32, rows=len(rows.rows))
     require_contiguous(rows=rows.rows, rounded=rows.rounded, before=before)
     count, d = rows.rows.shape
     if count:
@@ -167,7 +176,7 @@ def _launch(
 ) -> Tensor:
     """Launch a product; return the sums of squares of its tiles' rows, [tiles, rows]."""
     (rows, inner), outs, device = x.shape, len(weight), x.device
-    _require_ordered("weight", outs)
+    require_ordered("weight", outs)
     if inner % 16:
         raise ValueError(f"weight must have a multiple of 16 columns, got {inner}")
     parts = outs // _TILE_COLUMNS if result is _Result.RESIDUAL else 0
@@ -198,34 +207,6 @@ def _launch(
 def _multiprocessors(device: torch.device) -> int:
     count: int = torch.cuda.get_device_properties(device).multi_processor_count
     return count
-
-
-def _require_ordered(name: str, columns: int) -> None:
-    if columns % ORDERED:
-        raise ValueError(f"{name} must have a multiple of {ORDERED} columns, got {columns}")
-
-
-def _next_factors(
-    squares: Tensor, row_factors: Tensor, d: int, eps: float
-) -> tuple[Tensor, Tensor]:
-    parts, rows = squares.shape
-    own, of_rounded = torch.empty_like(row_factors), torch.empty_like(row_factors)
-    if rows:
-        _factors[(triton.cdiv(rows, _FACTOR_ROWS),)](
-            squares,
-            row_factors,
-            own,
-            of_rounded,
-            rows,
-            eps,
-            d=d,
-            parts=parts,
-            headroom=HEADROOM,
-            block=_FACTOR_ROWS,
-            num_warps=4,
-            **early_launch(squares.device, rows),
-        )
-    return own, of_rounded
 
 
 @triton.jit(do_not_specialize=["rows"])

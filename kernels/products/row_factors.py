@@ -7,19 +7,14 @@ contain the gain, and rows are never normalised in memory.
 import torch
 from torch import Tensor
 
-from grace.kernels.checks import require_tensor
+from grace.kernels.checks import require_tensor, sizes_of
 from grace.kernels.row_stable import gelu
 
 
 def row_factors_reference(x: Tensor, eps: float) -> Tensor:
     """Return 1 / sqrt(mean(x_r^2) + eps) of every row, in float32.   [rows, d] -> [rows]"""
-    check_row_factors(x)
+    sizes_of("x", x, "rows d")
     return torch.rsqrt(x.float().square().mean(dim=1) + eps)
-
-
-def check_row_factors(x: Tensor) -> None:
-    if x.dim() != 2:
-        raise ValueError(f"x must be [rows, d], got {list(x.shape)}")
 
 
 def activate_reference(hidden: Tensor, row_scale: Tensor, ffn: str) -> Tensor:
@@ -40,9 +35,7 @@ def activate_reference(hidden: Tensor, row_scale: Tensor, ffn: str) -> Tensor:
 
 
 def check_activation(hidden: Tensor, row_scale: Tensor, ffn: str) -> None:
-    if hidden.dim() != 2:
-        raise ValueError(f"hidden must be [rows, d_ff], got {list(hidden.shape)}")
-    rows, wide = hidden.shape
+    rows, wide = sizes_of("hidden", hidden, "rows d_ff")
     require_tensor("row_scale", row_scale, torch.float32, rows=rows)
     if ffn != "relu" and (ffn != "gated_gelu" or wide % 2):
         raise ValueError(f"ffn must be relu, or gated_gelu of an even width, got {ffn} of {wide}")

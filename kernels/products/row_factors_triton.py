@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from grace.kernels.checks import require_contiguous
-from grace.kernels.products.row_factors import check_activation, check_row_factors
+from grace.kernels.checks import require_contiguous, sizes_of
+from grace.kernels.products.row_factors import check_activation
 from grace.kernels.triton_parts import await_kernel_before, early_launch
 
 _FACTOR_TILE = 4096  # elements that a program reads at a time
@@ -19,10 +19,8 @@ _ACTIVATION_TILE = 2048  # elements that a program writes
 
 
 def row_factors_triton(x: Tensor, eps: float) -> Tensor:
-    """Compute what `row_factors_reference` does."""
-    check_row_factors(x)
+    rows, d = sizes_of("x", x, "rows d")
     require_contiguous(x=x)
-    rows, d = x.shape
     out = torch.empty(rows, dtype=torch.float32, device=x.device)
     if rows:
         columns = min(_FACTOR_TILE, triton.next_power_of_2(max(1, d)))
@@ -42,7 +40,6 @@ def row_factors_triton(x: Tensor, eps: float) -> Tensor:
 
 
 def activate_triton(hidden: Tensor, row_scale: Tensor, ffn: str) -> Tensor:
-    """Compute what `activate_reference` does."""
     check_activation(hidden, row_scale, ffn)
     require_contiguous(hidden=hidden, row_scale=row_scale)
     gated = ffn == "gated_gelu"

@@ -28,7 +28,7 @@ from grace.model.checkpoints.folder import (
     require_new,
     require_sids,
 )
-from grace.model.checkpoints.weights_file import Weights, open_weights, write_weights
+from grace.model.checkpoints.weights_file import open_weights, write_weights
 from grace.model.definition.model import Model
 from grace.model.definition.spec import ModelSpec, load_spec
 
@@ -59,9 +59,7 @@ def save_checkpoint(model: Model, folder: Path) -> str:
 
 
 def load_checkpoint(
-    folder: Path,
-    device: torch.device = CPU,
-    features: torch.dtype = torch.float32,
+    folder: Path, device: torch.device = CPU, features: torch.dtype = torch.float32
 ) -> Model:
     """Read and check a model for inference: every weight is there, of its shape, and finite.
 
@@ -74,7 +72,11 @@ def load_checkpoint(
     with open_weights(folder / WEIGHTS) as weights:
         model = empty_model(spec, str(folder / MODEL_YAML))
         shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-        _require_same(weights, shapes)
+        for name, shape in shapes.items():
+            weights.require_shape(name, shape, MODEL_YAML)
+        for name in sorted(weights.shapes.keys() - shapes.keys()):
+            fault = f"unexpected tensor {name!r}: {MODEL_YAML} describes no such weight"
+            raise weights.fault(fault)
         state = {
             name: weights.read(
                 name, features if name.startswith("features.") else torch.float32, features
@@ -111,17 +113,6 @@ def empty_model(spec: ModelSpec, source: str = MODEL_YAML) -> Model:
     except (RuntimeError, OverflowError, TypeError) as error:
         fault = str(error).splitlines()[0]
         raise CheckpointError(source, f"describes tensors that cannot be: {fault}") from None
-
-
-def _require_same(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    there = weights.shapes
-    for name, shape in shapes.items():
-        if name not in there:
-            fault = f"missing tensor {name!r} {list(shape)}, which {MODEL_YAML} asks for"
-            raise weights.fault(fault)
-        weights.require_shape(name, shape, MODEL_YAML)
-    for name in sorted(there.keys() - shapes.keys()):
-        raise weights.fault(f"unexpected tensor {name!r}: {MODEL_YAML} describes no such weight")
 
 
 def write_yaml(path: Path, values: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ training only and is ignored.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -24,7 +24,7 @@ from grace.configs.options import Option, T5Layout
 from grace.configs.regular_files import read_regular
 from grace.configs.sections import Section, load_section
 from grace.model.checkpoints.checkpoint import empty_model
-from grace.model.checkpoints.folder import PICKLE_REMEDY
+from grace.model.checkpoints.folder import PICKLE_REMEDY, WEIGHTS
 from grace.model.checkpoints.weights_file import Weights, open_weights
 from grace.model.definition.model import Model
 from grace.model.definition.spec import Ffn, ModelSpec, Size
@@ -33,7 +33,6 @@ from grace.model.definition.t5_encoder import distance_buckets
 CONFIG = "config.json"
 
 _GENERATION = "generation_config.json"
-_WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _MAX_JSON_BYTES = 64 << 20
 _FFNS: dict[str, tuple[Ffn, str]] = {
@@ -91,10 +90,8 @@ class T5Config(Section):
                     f"{key}: {written!r} is not supported with feed_forward_proj {projection!r}, "
                     f"which means {implied!r}"
                 )
-        buckets, furthest = (
-            self.relative_attention_num_buckets,
-            self.relative_attention_max_distance,
-        )
+        buckets = self.relative_attention_num_buckets
+        furthest = self.relative_attention_max_distance
         if furthest <= buckets // 2:
             yield (
                 f"relative_attention_max_distance: must be above half of the {buckets} buckets, "
@@ -113,12 +110,7 @@ class T5Config(Section):
 
     @property
     def decoder_layers(self) -> int:
-        given = self.num_decoder_layers
-        return self.num_layers if given is None else given
-
-    @property
-    def inner(self) -> int:
-        return self.num_heads * self.d_kv
+        return self.num_decoder_layers or self.num_layers
 
     @property
     def head_scale(self) -> float:
@@ -175,19 +167,13 @@ def read_config(folder: Path) -> T5Config:
     return load_section(T5Config, {k: v for k, v in written.items() if k in known}, str(path))
 
 
-@contextmanager
-def open_tensors(folder: Path) -> Iterator[T5Tensors]:
-    with ExitStack() as files:
-        yield T5Tensors(folder, [files.enter_context(open_weights(p)) for p in _shards(folder)])
-
-
 def _shards(folder: Path) -> list[Path]:
-    if (folder / _WEIGHTS).exists():
-        return [folder / _WEIGHTS]
+    if (folder / WEIGHTS).exists():
+        return [folder / WEIGHTS]
     if not (folder / _INDEX).exists():
         for pickle in sorted([*folder.glob("*.bin"), *folder.glob("*.pt")]):
             raise CheckpointError(str(pickle), PICKLE_REMEDY)
-        raise CheckpointError(str(folder / _WEIGHTS), "missing")
+        raise CheckpointError(str(folder / WEIGHTS), "missing")
     owners = _read_json(folder / _INDEX).get("weight_map")
     names: set[str] = set()
     for name in owners.values() if isinstance(owners, dict) else (owners,):
@@ -219,7 +205,9 @@ def import_t5(folder: Path, layout: T5Layout) -> Model:
     config = read_config(folder)
     spec = load_section(ModelSpec, _spec(config, layout), f"{folder} with this layout")
     attention, cross, feed_forward = _sublayers(config)
-    with open_tensors(folder) as tensors:
+    with ExitStack() as files:
+        opened = [files.enter_context(open_weights(path)) for path in _shards(folder)]
+        tensors = T5Tensors(folder, opened)
         of_decoder, layers = [attention, cross, feed_forward], config.decoder_layers
         state = {
             **_stack(tensors, config, "encoder", config.num_layers, [attention, feed_forward]),
@@ -264,7 +252,7 @@ def _spec(config: T5Config, layout: T5Layout) -> dict[str, Any]:
 
 def _sublayers(config: T5Config) -> tuple[Sublayer, Sublayer, Sublayer]:
     """Return self-attention, cross-attention and the feed-forward network."""
-    d, inner, d_ff = config.d_model, config.inner, config.d_ff
+    d, inner, d_ff = config.d_model, config.num_heads * config.d_kv, config.d_ff
     attention = {
         "self_norm": (["layer_norm"], (d,)),
         "qkv": ([f"SelfAttention.{part}" for part in "qkv"], (inner, d)),

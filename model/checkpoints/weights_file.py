@@ -46,8 +46,10 @@ class Weights:
         return torch.empty(stored.shape, dtype=dtype).copy_(stored)
 
     def require_shape(self, name: str, shape: tuple[int, ...], source: str) -> None:
-        """Refuse a tensor of another shape than the file `source` asks for."""
-        found = self.shapes[name]
+        """Refuse a tensor that is missing, or of another shape than the file `source` asks for."""
+        found = self.shapes.get(name)
+        if found is None:
+            raise self.fault(f"missing tensor {name!r} {list(shape)}, which {source} asks for")
         if found != shape:
             fault = f"tensor {name!r} must be {list(shape)} by {source}, got {list(found)}"
             raise self.fault(fault)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile
-from grace.index.trie import NO_NODE, ROOT
+from grace.index.trie import ROOT
 from grace.kernels import Beams, DecodeIndex, Ops, UserTensors
 from grace.kernels.decode.select_beams import Choice
 from grace.model.definition.decoder import Decoder
@@ -72,8 +72,12 @@ def beam_search(
     ops: Ops,
 ) -> Generated:
     require_together(decoder.vocab_sizes, index, profile)
-    _require_users(users, context)
     batch = len(context.states)
+    if len(users.bitmask) != batch:
+        raise ValueError(
+            f"users: {len(users.bitmask)} rows, but the user context has {batch} requests: "
+            "give both for the same batch"
+        )
     cross = decoder.cross_cache(context)
     # Every token of every beam row gets its own block, so beams can share the blocks of a prefix.
     pools = decoder.new_pools(batch * sum(profile.beams))
@@ -92,12 +96,7 @@ def beam_search(
         beams = ops.select_beams(Choice(logits, beams.scores, candidates, kept, ordered=last))
         corrupt = corrupt | beams.corrupt
         table = ops.rearrange(table, beams.parents, step)
-    return Generated(leaves_of(beams.nodes, index), beams.scores, corrupt)
-
-
-def leaves_of(nodes: Tensor, index: DecodeIndex) -> Tensor:
-    """Return the leaf numbers of nodes of the last level; NO_NODE stays."""
-    return (nodes - index.first_leaf).masked_fill(nodes == NO_NODE, NO_NODE)
+    return Generated(index.leaves_of(beams.nodes), beams.scores, corrupt)
 
 
 def root_beams(batch: int, device: torch.device) -> Beams:
@@ -125,12 +124,4 @@ def require_together(
         raise ConfigError(
             f"beams: {list(profile.beams)} has {len(profile.beams)} steps, a SID has "
             f"{len(vocab_sizes)} tokens"
-        )
-
-
-def _require_users(users: UserTensors, context: UserContext) -> None:
-    if len(users.bitmask) != len(context.states):
-        raise ValueError(
-            f"users: {len(users.bitmask)} rows, but the user context has {len(context.states)} "
-            "requests: give both for the same batch"
         )

@@ -177,9 +177,13 @@ class Decoder(nn.Module):
         hidden = rms_norm(x, layer.ffn_norm, self.spec.norm_eps)
         return x + linear(hidden_units(hidden, layer.ffn_in, self.spec.ffn), layer.ffn_out)
 
-    def _logits(self, step: int, x: Tensor) -> Tensor:
+    def head_rows(self, step: int) -> Tensor:
+        """Return the rows of a step's tokens, then the extra ones.   [V_t + extra[step], d]"""
         vocab, widest, extra = self.vocab_sizes[step], max(self.vocab_sizes), self.extra[step]
         rows = self.head[step, : widest + extra]
         if vocab < widest:
             rows = torch.cat([rows[:vocab], rows[widest:]])
-        return linear(rms_norm(x, self.final_norm, self.spec.norm_eps), rows)
+        return rows
+
+    def _logits(self, step: int, x: Tensor) -> Tensor:
+        return linear(rms_norm(x, self.final_norm, self.spec.norm_eps), self.head_rows(step))

@@ -54,7 +54,10 @@ def fast_search(
         blocks=torch.arange(blocks, dtype=torch.int32, device=weights.device),
     )
     beams = root_beams(batch, context.states.device)
-    prefixes = _empty_prefixes(weights, batch)
+    # Block 0 of layer 0 is the start.
+    table = beams.nodes.new_zeros((batch, weights.sid_length))
+    none = beams.tokens.flatten()
+    prefixes = _Prefixes(tokens=none, numbers=none, first=table, paged=table.clone())
     corrupt = beams.corrupt
     first_block = 0
     for step, width in enumerate(profile.beams):
@@ -87,13 +90,6 @@ class _Prefixes:
     numbers: Tensor
     first: Tensor
     paged: Tensor
-
-
-def _empty_prefixes(weights: FastWeights, batch: int) -> _Prefixes:
-    """Return one empty prefix per request: block 0 of layer 0 is the start."""
-    none = torch.zeros(batch, dtype=torch.int32, device=weights.device)
-    table = none.new_zeros((batch, weights.sid_length))
-    return _Prefixes(tokens=none, numbers=none, first=table, paged=table.clone())
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +177,10 @@ class _FastDecoder:
         query_rows: Tensor | None,
     ) -> None:
         layer, cross = self.weights.layers[index], self.cross
-        keys, values = cross.keys[index], cross.values[index]
         asked = BeamQueries(
             queries=queries,
-            keys=keys,
-            values=values,
+            keys=cross.keys[index],
+            values=cross.values[index],
             key_mask=cross.mask,
             scale=self.weights.scale,
             row_scale=row_scale,

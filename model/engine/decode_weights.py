@@ -1,8 +1,7 @@
 """The decoder's weights in the layout of the fast loop, and the products of rows with them.
 
-An RMS norm is a gain per column and a factor per row, and both commute with a linear map. So the
-weight after a norm absorbs its gain, in float32 and before any cast. The row factors accompany the
-rows, and the reader of a product applies them. Weights stay [out, in], as x W^T reads them.
+The weight after an RMS norm absorbs its gain, in float32 and before any cast, and the reader of a
+product applies the row factors (`grace.kernels.products.row_factors`).
 
 Layer 0 sees only the embedding of the last token, so its q, k and v are a table with one block per
 token: block 0 is the start, block 1 + t * V + token the token appended at step t.
@@ -76,11 +75,7 @@ def float_product(x: Tensor, weight: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class FastLayer:
-    """A layer's weights, with I = heads * d_head. cross_q and ffn_in contain their norms' gains.
-
-    self_out [d, I], cross_q [I, d], cross_out [d, I],
-    ffn_in [d_ff, d] (gated: [2 * d_ff, d], gate first), ffn_out [d, d_ff]
-    """
+    """A layer's weights, as `Decoder` has them; cross_q and ffn_in contain their norms' gains."""
 
     self_out: Weight
     cross_q: Weight
@@ -138,7 +133,10 @@ class FastWeights:
             layers=tuple(_layer(weights, name) for name in names),
             qkv=tuple(weights[f"{x}.qkv"] * weights[f"{x}.self_norm"] for x in names[1:]),
             cross_kv=torch.cat([weights[f"{x}.cross_{kind}"] for x in names for kind in "kv"]),
-            heads=tuple(_head(decoder, weights, step) for step in range(decoder.sid_length)),
+            heads=tuple(
+                decoder.head_rows(step).float() * weights["final_norm"]
+                for step in range(decoder.sid_length)
+            ),
             bias=weights["bias"],
             products=PLAIN_PRODUCTS,
         )
@@ -187,10 +185,3 @@ def _first_blocks(spec: DecoderSpec, weights: Mapping[str, Tensor]) -> Tensor:
     normed = rms_norm(inputs, weights["layers.0.self_norm"], spec.norm_eps)
     qkv = linear(normed, weights["layers.0.qkv"])
     return qkv.view(len(inputs), 3, spec.heads, spec.d_head)
-
-
-def _head(decoder: Decoder, weights: Mapping[str, Tensor], step: int) -> Tensor:
-    vocab, widest, extra = decoder.vocab_sizes[step], max(decoder.vocab_sizes), decoder.extra[step]
-    rows = weights["head"][step]
-    rows = torch.cat([rows[:vocab], rows[widest : widest + extra]])
-    return rows * weights["final_norm"]

@@ -16,7 +16,6 @@ from grace.kernels.row_stable import rms_norm_reference as rms_norm
 from grace.model.definition.interformer import (
     Attention,
     FeedForward,
-    Gate,
     InterFormerBlock,
     InterFormerEncoder,
     PersonalFeedForward,
@@ -116,11 +115,11 @@ def _block(block: nn.Module) -> FastBlock:
             attention=_self_attention([layer.attention for layer in layers]),
             feed_forward=_feed_forward(feed_forwards),
             personal=personal.unsqueeze(0),
-            gate_in=_gate(block.gate_in),
+            gate_in=(block.gate_in.weight * block.gate_in.norm).unsqueeze(0),
         )
     return FastBlock(
         summarise=_pool(block.queries, block.summarise),
-        gate_out=_gate(block.gate_out),
+        gate_out=(block.gate_out.weight * block.gate_out.norm).unsqueeze(0),
         sequences=sequences,
         interact=_self_attention([block.interact]),
         feed_forward=_feed_forward([block.feed_forward]),
@@ -149,7 +148,3 @@ def _feed_forward(layers: Sequence[FeedForward | PersonalFeedForward]) -> FastFe
         ffn_in=torch.stack([each.ffn_in * each.norm for each in layers]),
         ffn_out=torch.stack([each.ffn_out for each in layers]),
     )
-
-
-def _gate(layer: Gate) -> Tensor:
-    return (layer.weight * layer.norm).unsqueeze(0)

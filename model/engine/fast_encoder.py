@@ -23,13 +23,7 @@ from torch import Tensor
 from grace.kernels import require_device
 from grace.kernels.encoder.encoder_attention import Part, TokenQueries
 from grace.kernels.encoder.encoder_ops import EncoderOps
-from grace.kernels.encoder.token_product import (
-    After,
-    Norm,
-    Run,
-    TokenProduct,
-    empty_squares,
-)
+from grace.kernels.encoder.token_product import After, Norm, Run, TokenProduct, empty_squares
 from grace.model.definition.inputs import FeatureTensors, UserContext, map_tensors
 from grace.model.definition.interformer import InterFormerEncoder
 from grace.model.definition.model import Model
@@ -221,7 +215,8 @@ class FastInterFormer:
         with self._side.fork():
             if before is not None:
                 self._update_user(before, reading, tokens)
-            user = self._pooled(block.summarise, tokens, places.user)
+            kv = self._product(tokens, block.summarise.kv, (places.user,))
+            user = self._attend_to(block.summarise, kv)
             user = self._gate(user, block.gate_out, _all_of(user), _Tokens.empty_like(user.states))
             if after is not None:
                 begins = [run.source for run in places.summaries]
@@ -284,11 +279,8 @@ class FastInterFormer:
         self._product(tokens, ffn_in, runs, "open", reading.openings, hidden)
         self._add(tokens, hidden, layers.feed_forward.ffn_out, runs)
 
-    def _pooled(self, layer: FastPool, tokens: _Tokens, memory: Run) -> _Tokens:
-        """Return the layer's queries plus their attention to the memory.   -> [B, queries, d]"""
-        return self._attend_to(layer, self._product(tokens, layer.kv, (memory,)))
-
     def _attend_to(self, layer: FastPool, kv: Tensor, mask: Tensor | None = None) -> _Tokens:
+        """Return the layer's queries plus their attention to the memory.   -> [B, queries, d]"""
         keys, values = kv.chunk(2, dim=-1)
         batch = len(kv)
         attended = self._attention(layer.projected.expand(batch, -1, -1), keys, values, mask)
@@ -318,21 +310,20 @@ class FastInterFormer:
         after: After = "nothing",
         other: Tensor | None = None,
         out: Tensor | None = None,
+        squares: Tensor | None = None,
     ) -> Tensor:
         """Return the product of the runs' normed tokens; without `out`, of these tokens alone."""
         if out is None:
             shape = len(tokens.states), sum(run.length for run in runs), weight.shape[1]
             out = tokens.states.new_empty(shape)
         norm = Norm(tokens.squares, self._spec.norm_eps)
-        product = TokenProduct(tokens.states, weight, out, runs, after, other, norm)
+        product = TokenProduct(tokens.states, weight, out, runs, after, other, norm, squares)
         return self._ops.token_product(product)
 
     def _gate(self, tokens: _Tokens, weight: Tensor, runs: Sequence[Run], out: _Tokens) -> _Tokens:
         """Write the part of the runs' tokens that passes to `out`."""
         weight = weight.expand(len(runs), -1, -1)
-        norm = Norm(tokens.squares, self._spec.norm_eps)
-        product = TokenProduct(tokens.states, weight, out.states, runs, "gate", None, norm)
-        self._ops.token_product(replace(product, squares=out.squares))
+        self._product(tokens, weight, runs, "gate", out=out.states, squares=out.squares)
         return out
 
     def _add(self, tokens: _Tokens, x: Tensor, weight: Tensor, runs: Sequence[Run]) -> None:

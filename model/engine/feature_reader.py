@@ -144,7 +144,8 @@ class FeatureReader:
         self._bags = len(spec.bags)
         self._default_ids = sum(len(each.default) for each in spec.bags.values())
         self._places, self._ids, zeros = _event_shape(spec)
-        self._handle = _opened(spec, self._places, self._ids, zeros, threads or _threads())
+        threads = threads or max(1, min(_MOST_THREADS, available_cores() // _CORES_PER_THREAD))
+        self._handle = _opened(spec, self._places, self._ids, zeros, threads)
         weakref.finalize(self, _close, self._handle).atexit = False
         _declare(self._handle, spec)
 
@@ -178,10 +179,6 @@ def read_inputs(spec: ModelSpec, messages: Sequence[bytes], size: int) -> ModelI
     for fault in filter(None, read.faults):
         raise fault
     return model_inputs_of(spec, read.inputs)
-
-
-def _threads() -> int:
-    return max(1, min(_MOST_THREADS, available_cores() // _CORES_PER_THREAD))
 
 
 def _event_shape(spec: ModelSpec) -> tuple[int, int, int]:

@@ -1,10 +1,9 @@
 """The features of a batch, from requests to arrays and from arrays to an encoder's input.
 
 A CPU runs the definition, `grace.model.definition.features`. A GPU computes the same in three
-launches: one table holds all tables of a kind, and on the host every id becomes the number of a row
-(`feature_reader`). So one look-up reads all inputs that are not sequences, one product makes their
-tokens, and another look-up reads all sequences. Sums and means are accumulated in float32 and
-rounded once.
+launches, from the row numbers of `feature_reader`: one look-up reads all inputs that are not
+sequences, one product makes their tokens, and another look-up reads all sequences. Sums and means
+are accumulated in float32 and rounded once.
 """
 
 from collections.abc import Callable, Sequence

@@ -29,11 +29,7 @@ from grace.kernels import (
     load_encoder_ops,
     load_rounded_ops,
 )
-from grace.model.definition.beam_search import (
-    Generated,
-    beam_search,
-    require_together,
-)
+from grace.model.definition.beam_search import Generated, beam_search, require_together
 from grace.model.definition.inputs import FeatureTensors, map_tensors
 from grace.model.definition.model import Model
 from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
@@ -189,6 +185,7 @@ class GraphGeneration:
     ) -> None:
         """Record all graphs, which takes seconds. Other threads may use the GPU meanwhile."""
         self._fast = fast
+        self.memo = fast.memo
         self._slot = admission_slot(fast.ops)
         self._memory = GraphMemory(fast.device)
         self._lock = Lock()
@@ -208,10 +205,6 @@ class GraphGeneration:
                 search = partial(fast.search, features, self._slot, profile)
                 self._calls[bucket, profile] = GraphedCall(search, self._memory)
         self._done.record(torch.cuda.current_stream(fast.device))
-
-    @property
-    def memo(self) -> PrefixMemo:
-        return self._fast.memo
 
     @torch.inference_mode()
     def generate(

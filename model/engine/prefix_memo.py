@@ -37,12 +37,7 @@ class PrefixMemo:
 
     @staticmethod
     @torch.inference_mode()
-    def build(
-        weights: FastWeights,
-        dtype: torch.dtype,
-        memo_bytes: int,
-        ops: Ops,
-    ) -> "PrefixMemo":
+    def build(weights: FastWeights, dtype: torch.dtype, memo_bytes: int, ops: Ops) -> "PrefixMemo":
         """Build the memo in precision `dtype` from weights in float32."""
         states, queries, left = [], [], memo_bytes
         counts = accumulate(weights.vocab_sizes[:-1], mul, initial=1)

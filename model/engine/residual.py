@@ -25,7 +25,7 @@ class Residual:
 
     def __init__(self, rows: Tensor, weights: FastWeights, ops: Ops) -> None:
         self.rows = rows
-        self._weights, self._ops = weights, ops
+        self._weights, self._ops, self._eps = weights, ops, weights.spec.norm_eps
         self._factors: Tensor | None = None
         self._copy: RoundedRows | None = None
         self._is_changed = False
@@ -34,7 +34,7 @@ class Residual:
     def row_factors(self) -> Tensor:
         """The rows' RMS factors.   float32 [rows]"""
         if self._factors is None:
-            self._factors = self._ops.row_factors(self.rows, self._weights.spec.norm_eps)
+            self._factors = self._ops.row_factors(self.rows, self._eps)
         return self._factors
 
     def product(self, weight: Weight) -> tuple[Tensor, Tensor]:
@@ -77,10 +77,6 @@ class Residual:
     def logits(self, head: Tensor) -> tuple[Tensor, Tensor]:
         """Return the product with a head in float32, without its row factors, and the factors."""
         return float_product(self.rows, head), self.row_factors
-
-    @property
-    def _eps(self) -> float:
-        return self._weights.spec.norm_eps
 
     @property
     def _rounded_ops(self) -> RoundedOps:

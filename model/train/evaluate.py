@@ -321,7 +321,10 @@ def _targeted(
         asked = encoder.encode(attributes, log.times_ms[part].tolist())
         users = UserTensors.of(asked, search.device)
         users = with_eligible(users, search.index, search.ops)
-        return users, _eligible_leaves(users, search.index, len(part))
+        assert users.eligible is not None  # the index has mode exact
+        leaves = users.eligible[:, search.index.first_leaf :]
+        rows = [has_bit(leaves, user) for user in range(len(part))]
+        return users, torch.stack(rows).cpu().numpy()
 
     targeted = ranked(search, batches, events, progress, asking)
     seen = targeted.may_see
@@ -334,12 +337,3 @@ def _targeted(
         with_targeting=targeted.of(seen).qualities(cutoffs, most) if seen.any() else {},
         without_targeting=free.of(seen).qualities(cutoffs, most) if seen.any() else {},
     )
-
-
-def _eligible_leaves(users: UserTensors, index: DecodeIndex, count: int) -> Bools:
-    """Return which SIDs lead to an ad that a user may see.   [users, leaves]"""
-    assert users.eligible is not None  # the index has mode exact
-    leaves = users.eligible[:, index.first_leaf :]
-    rows = torch.stack([has_bit(leaves, user) for user in range(count)])
-    eligible: Bools = rows.cpu().numpy()
-    return eligible

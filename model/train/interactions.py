@@ -117,22 +117,13 @@ class HistoryBatches:
         offsets = np.concatenate([[0], np.cumsum(counts)])
         rows = np.repeat(begin - offsets[:-1], counts) + np.arange(offsets[-1])
         newest = np.repeat(log.times_ms[events - 1], counts)
-        return ModelInputs(
-            batch=len(events),
-            dense=(),
-            categorical=(),
-            bags=(),
-            sequences=(
-                SequenceEvents(
-                    offsets=torch.from_numpy(offsets),
-                    sids=torch.from_numpy(log.sids(rows)),
-                    age_buckets=torch.from_numpy(age_buckets(newest - log.times_ms[rows])),
-                    side=tuple(
-                        torch.from_numpy(log.side[name][rows]) for name in self.history.side
-                    ),
-                ),
-            ),
+        history = SequenceEvents(
+            offsets=torch.from_numpy(offsets),
+            sids=torch.from_numpy(log.sids(rows)),
+            age_buckets=torch.from_numpy(age_buckets(newest - log.times_ms[rows])),
+            side=tuple(torch.from_numpy(log.side[name][rows]) for name in self.history.side),
         )
+        return ModelInputs(len(events), dense=(), categorical=(), bags=(), sequences=(history,))
 
     def targets(self, events: Int64) -> Tensor:
         """Return the SIDs of `events`, int64 [B, L]."""

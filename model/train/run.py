@@ -124,7 +124,10 @@ def _prepare(run: TrainingRun, device: torch.device) -> _Prepared:
     read = read_log(folder, catalogue, written.side_columns, run.max_unknown)
     log = read.interactions
     recipe = recipe_for(written, catalogue, log, device.type)
-    recipe = replace(recipe, training=_with_steps(recipe.training, run.steps))
+    if run.steps is not None:  # a warm-up takes at most a tenth of a run
+        warmup_steps = min(recipe.training.warmup_steps, run.steps // 10)
+        training = replace(recipe.training, steps=run.steps, warmup_steps=warmup_steps)
+        recipe = replace(recipe, training=training)
     batches = HistoryBatches(log, history_input(recipe.model))
     return _Prepared(catalogue, read, recipe, batches, device)
 
@@ -165,10 +168,3 @@ def _train(run: TrainingRun, prepared: _Prepared, out: Path, progress: Progress)
             name: each.recall for name, each in ranks.qualities(CUTOFFS, profile.num_sids).items()
         },
     )
-
-
-def _with_steps(config: TrainingConfig, steps: int | None) -> TrainingConfig:
-    """Return the configuration with the run's length. A warm-up takes at most a tenth of it."""
-    if steps is None:
-        return config
-    return replace(config, steps=steps, warmup_steps=min(config.warmup_steps, steps // 10))

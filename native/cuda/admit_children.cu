@@ -2,26 +2,12 @@
 //
 // match_children.cuh explains what makes the tests quick. Beam rows share nothing, so a large
 // fan-out costs only its own warps. A warp has one row, or several while their children are few.
-#include <cstdint>
-
 #include "grace/abi.h"
-#include "grace/admission.h"
-#include "grace/bloom_tables.h"
-#include "launch.cuh"
 #include "match_children.cuh"
 
-namespace {
+namespace grace {
 
-using grace::Admission;
-using grace::AdmissionSet;
-using grace::BeamRow;
-using grace::in_device_memory;
-using grace::kAllLanes;
-using grace::kInFlight;
-using grace::kPerWarp;
-using grace::kWarp;
-using grace::test_children;
-using grace::Waiting;
+namespace {
 
 constexpr int kPointBlock = 256;   // threads of a block that prepares a batch
 constexpr int kRowBlock = 128;     // threads of a block that works on one row
@@ -49,14 +35,13 @@ __global__ void __launch_bounds__(kPointBlock) point(Admission from, Admission* 
   const AdmissionSet& set = from.sets[blockIdx.y - 1];
   const int64_t first = set.offsets[request];
   const int64_t count = set.offsets[request + 1] - first;
-  const int64_t entries = grace::bloom_table_entries(set.bits);
-  if (set.query_tables == nullptr || count > grace::kTabledQueries) return;
+  const int64_t entries = bloom_table_entries(set.bits);
+  if (set.query_tables == nullptr || count > kTabledQueries) return;
   for (int64_t at = blockIdx.z * blockDim.x + threadIdx.x; at < entries;
        at += int64_t{gridDim.z} * blockDim.x) {
-    set.query_tables[request * entries + at] =
-        grace::bloom_table_entry(set.hashes + first, count, {set.bits, set.hashes_per_value},
-                                 static_cast<uint32_t>(at / grace::kNibbleValues),
-                                 static_cast<uint32_t>(at % grace::kNibbleValues));
+    set.query_tables[request * entries + at] = bloom_table_entry(
+        set.hashes + first, count, {set.bits, set.hashes_per_value},
+        static_cast<uint32_t>(at / kNibbleValues), static_cast<uint32_t>(at % kNibbleValues));
   }
 }
 
@@ -170,47 +155,23 @@ __global__ void __launch_bounds__(kRowBlock, 8)
   if (threadIdx.x == 0) close_row(row, rows, count, out);
 }
 
-template <int kLanes>
-void launch_lanes(void* stream, const Admission* slot, const int32_t* nodes, int32_t rows,
-                  int32_t beams, const Outputs& out) {
-  grace::LaunchShape shape{};
-  constexpr int32_t rows_per_block = kSharedBlock / kLanes;
-  shape.blocks = dim3(static_cast<unsigned>((rows + rows_per_block - 1) / rows_per_block));
-  shape.threads = kSharedBlock;
-  shape.block_memory = kSharedBlock / kWarp * sizeof(Waiting);
-  grace::launch("admit_children", stream, shape, admit_with_lanes<kLanes>, slot, nodes, rows, beams,
-                out);
-}
-
-void launch_block(void* stream, const Admission* slot, const int32_t* nodes, int32_t rows,
-                  int32_t beams, const Outputs& out) {
-  constexpr int kWarps = kRowBlock / kWarp;
-  grace::LaunchShape shape{};
-  shape.blocks = dim3(static_cast<unsigned>(rows));
-  shape.threads = kRowBlock;
-  shape.block_memory = kWarps * (sizeof(Waiting) + sizeof(int32_t));
-  grace::launch("admit_children", stream, shape, admit_with_block, slot, nodes, rows, beams, out);
-}
-
 }  // namespace
 
 // Points a slot at a batch. `bytes` is the caller's size of an Admission; `to` is device memory for
 // one.
 GRACE_API int32_t grace_cuda_point_admission(void* stream, int64_t bytes, const Admission* from,
                                              Admission* to) {
-  return grace::guarded([&] {
-    grace::require(bytes == sizeof(Admission), "point_admission: another layout of Admission");
+  return guarded([&] {
+    require(bytes == sizeof(Admission), "point_admission: another layout of Admission");
     uint32_t most_bits = 64;
     for (int64_t s = 0; s < from->num_sets; ++s) {
       const AdmissionSet& set = from->sets[s];
       if (set.query_tables != nullptr && set.bits > most_bits) most_bits = set.bits;
     }
-    grace::LaunchShape shape{};
-    shape.blocks = dim3(static_cast<unsigned>(from->requests > 0 ? from->requests : 1),
-                        static_cast<unsigned>(1 + from->num_sets),
-                        static_cast<unsigned>(grace::bloom_table_entries(most_bits) / kPointBlock));
-    shape.threads = kPointBlock;
-    grace::launch("point_admission", stream, shape, point, *from, to);
+    const dim3 blocks(static_cast<unsigned>(from->requests > 0 ? from->requests : 1),
+                      static_cast<unsigned>(1 + from->num_sets),
+                      static_cast<unsigned>(bloom_table_entries(most_bits) / kPointBlock));
+    launch("point_admission", stream, {blocks, kPointBlock}, point, *from, to);
   });
 }
 
@@ -221,19 +182,25 @@ GRACE_API int32_t grace_cuda_admit_children(void* stream, const Admission* slot,
                                             const int32_t* nodes, int64_t requests, int64_t beams,
                                             int64_t room, int32_t lanes, int32_t* offsets,
                                             int32_t* tokens, int32_t* children, int32_t* counts) {
-  return grace::guarded([&] {
-    grace::require(requests * beams > 0 && requests * beams * room <= INT32_MAX,
-                   "admit_children: more room than int32 can number");
+  return guarded([&] {
+    require(requests * beams > 0 && requests * beams * room <= INT32_MAX,
+            "admit_children: more room than int32 can number");
     const int32_t rows = static_cast<int32_t>(requests * beams);
-    const int32_t of_each = static_cast<int32_t>(beams);
     const Outputs out{offsets, tokens, children, counts, static_cast<int32_t>(room)};
+    const auto admit = [&](const auto& kernel, unsigned threads, size_t of_warp) {
+      const dim3 blocks(blocks_of(rows, threads / lanes));
+      launch("admit_children", stream, {blocks, threads, threads / kWarp * of_warp}, kernel, slot,
+             nodes, rows, static_cast<int32_t>(beams), out);
+    };
     if (lanes == 8) {
-      launch_lanes<8>(stream, slot, nodes, rows, of_each, out);
+      admit(admit_with_lanes<8>, kSharedBlock, sizeof(Waiting));
     } else if (lanes == 32) {
-      launch_lanes<32>(stream, slot, nodes, rows, of_each, out);
+      admit(admit_with_lanes<32>, kSharedBlock, sizeof(Waiting));
     } else {
-      grace::require(lanes == kRowBlock, "admit_children: lanes must be 8, 32 or 128");
-      launch_block(stream, slot, nodes, rows, of_each, out);
+      require(lanes == kRowBlock, "admit_children: lanes must be 8, 32 or 128");
+      admit(admit_with_block, kRowBlock, sizeof(Waiting) + sizeof(int32_t));
     }
   });
 }
+
+}  // namespace grace

@@ -3,10 +3,7 @@
 // shuffles, and merges follow in which every key finds its rank in the other run by bisection.
 #pragma once
 
-#include <cstdint>
-
 #include "cluster.cuh"
-#include "launch.cuh"
 
 namespace grace {
 

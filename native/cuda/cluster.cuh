@@ -6,8 +6,6 @@
 
 #include <cooperative_groups.h>
 
-#include <cstdint>
-
 #include "launch.cuh"
 
 namespace grace {

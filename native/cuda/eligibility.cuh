@@ -1,8 +1,6 @@
 // The steps of a call that makes the masks of eligible nodes, and its memory between them.
 #pragma once
 
-#include <cstdint>
-
 #include "grace/abi.h"
 #include "grace/eligibility.h"
 #include "launch.cuh"

@@ -5,7 +5,6 @@
 // fit it. So lists are read past the cache, and many loads are in flight at once. Most ranges are
 // short, a few are long. A warp reads the members of neighbouring ranges as one list, side by side,
 // and then splits them by range.
-#include <cstdint>
 #include <vector>
 
 #include "eligibility.cuh"
@@ -215,10 +214,8 @@ std::vector<RowsOfRules> predicate_rows(Call& call, const Plan& plan) {
 // Writes the masks[groups, rules + 1] of rules and returns their place.
 const uint16_t* join_rows(Call& call, const std::vector<RowsOfRules>& rows, int64_t rules) {
   uint16_t* const masks = call.room<uint16_t>(call.groups * (rules + 1));
-  LaunchShape shape{};
-  shape.threads = kBlock;
-  shape.blocks = dim3(static_cast<unsigned>(rules / (kBlock * kRules) + 1),
-                      static_cast<unsigned>(call.groups));
+  const dim3 blocks(static_cast<unsigned>(rules / (kBlock * kRules) + 1),
+                    static_cast<unsigned>(call.groups));
   size_t first = 0;
   do {
     Predicates predicates{};
@@ -226,8 +223,8 @@ const uint16_t* join_rows(Call& call, const std::vector<RowsOfRules>& rows, int6
       predicates.each[predicates.count] = rows[first + predicates.count];
       ++predicates.count;
     }
-    call.launch(kRuleStep, "rule_masks", shape, rule_masks, predicates, rules, call.batch.requests,
-                first > 0, masks);
+    call.launch(kRuleStep, "rule_masks", {blocks, kBlock}, rule_masks, predicates, rules,
+                call.batch.requests, first > 0, masks);
     first += kMostPredicates;
   } while (first < rows.size());
   return masks;
@@ -237,13 +234,11 @@ template <bool kIds>
 void join_ranges(const Call& call, int64_t step, const Ranges& of) {
   require(of.of_warp >= 1 && of.of_warp <= kRangesOfLane * kWarp,
           "eligible_nodes: a warp has 1 to 128 ranges");
-  const int64_t of_block = int64_t{of.of_warp} * kRangeWarps;
-  LaunchShape shape{};
-  shape.threads = kRangeWarps * kWarp;
-  shape.block_memory = kRangeWarps * kTile * sizeof(uint16_t);
-  shape.blocks = dim3(static_cast<unsigned>((of.count + of_block - 1) / of_block),
-                      static_cast<unsigned>(call.groups));
-  call.launch(step, "any_of_ranges", shape, any_of_ranges<kIds>, of);
+  const dim3 blocks(blocks_of(of.count, int64_t{of.of_warp} * kRangeWarps),
+                    static_cast<unsigned>(call.groups));
+  constexpr size_t memory = kRangeWarps * kTile * sizeof(uint16_t);
+  call.launch(step, "any_of_ranges", {blocks, kRangeWarps * kWarp, memory}, any_of_ranges<kIds>,
+              of);
 }
 
 void join_rules(const Call& call, const Plan& plan, const uint16_t* rules) {
@@ -266,17 +261,14 @@ void join_children(const Call& call, const Plan& plan, int64_t level) {
 }
 
 }  // namespace
-}  // namespace grace::eligibility
 
 // Writes the masks of all nodes, or without scratch memory only `scratch_bytes`. The sizes are
 // those that the caller has for Plan and Batch.
 GRACE_API int32_t grace_cuda_eligible_nodes(void* stream, int64_t plan_size, int64_t batch_size,
-                                            const grace::eligibility::Plan* plan,
-                                            grace::eligibility::Batch* batch) {
-  using namespace grace::eligibility;
-  return grace::guarded([&] {
-    grace::require(plan_size == sizeof(Plan) && batch_size == sizeof(Batch),
-                   "eligible_nodes: another layout of Plan or Batch");
+                                            const Plan* plan, Batch* batch) {
+  return guarded([&] {
+    require(plan_size == sizeof(Plan) && batch_size == sizeof(Batch),
+            "eligible_nodes: another layout of Plan or Batch");
     Call call(stream, *batch);
     const std::vector<RowsOfRules> rows = predicate_rows(call, *plan);
     const uint16_t* rules = join_rows(call, rows, plan->rules);
@@ -288,3 +280,5 @@ GRACE_API int32_t grace_cuda_eligible_nodes(void* stream, int64_t plan_size, int
     for (int64_t level = plan->levels; level-- > 0;) join_children(call, *plan, level);
   });
 }
+
+}  // namespace grace::eligibility

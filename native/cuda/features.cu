@@ -3,9 +3,6 @@
 //
 // What makes it quick: a thread reads its rows' numbers first and then all the rows at once, so it
 // waits for memory twice. Events are read 16 bytes at a time.
-#include <cstdint>
-
-#include "grace/abi.h"
 #include "launch.cuh"
 #include "numbers.cuh"
 
@@ -40,18 +37,14 @@ struct SingleInputs {
   int64_t kind;  // numbers.cuh
 };
 
-// Where each sequence's places end in a request; they follow each other.
-struct Sequences {
-  int32_t ends[kMostSequences];
-};
-
 struct Events {
   const int32_t* rows;  // [requests, places, ids]
   int64_t requests;
   int64_t places;
   int64_t ids;
   int64_t width;
-  int32_t nothing;  // the row of zeros
+  int32_t nothing;               // the row of zeros
+  int32_t ends[kMostSequences];  // of each sequence's places in a request; they follow each other
 };
 
 template <typename Number>
@@ -111,8 +104,7 @@ __global__ void __launch_bounds__(kBlock, kBlocksOfSm) join_inputs(const SingleI
 // then request, then place.
 template <typename Number, int kWide>
 __global__ void __launch_bounds__(kBlock, kBlocksOfSm)
-    sum_events(const Number* table, const Events from, const Sequences sequences, Number* states,
-               bool* mask) {
+    sum_events(const Number* table, const Events from, Number* states, bool* mask) {
   struct alignas(kWide * sizeof(Number)) Wide {
     Number values[kWide];
   };
@@ -142,10 +134,10 @@ __global__ void __launch_bounds__(kBlock, kBlocksOfSm)
     }
   }
 
-  uint32_t begin = 0, end = static_cast<uint32_t>(sequences.ends[0]);
+  uint32_t begin = 0, end = static_cast<uint32_t>(from.ends[0]);
   for (int i = 1; place >= end; ++i) {
     begin = end;
-    end = static_cast<uint32_t>(sequences.ends[i]);
+    end = static_cast<uint32_t>(from.ends[i]);
   }
   const int64_t state = from.requests * begin + int64_t{request} * (end - begin) + (place - begin);
   Wide sum;
@@ -156,18 +148,16 @@ __global__ void __launch_bounds__(kBlock, kBlocksOfSm)
 }
 
 template <typename Number>
-void launch_sum_events(void* stream, const void* table, const Events& from,
-                       const Sequences& sequences, void* states, bool* mask) {
+void launch_sum_events(void* stream, const void* table, const Events& from, void* states,
+                       bool* mask) {
   constexpr int kMost = kWideLoad / sizeof(Number);
   const bool wide = from.width % kMost == 0 && reinterpret_cast<uintptr_t>(table) % kWideLoad == 0;
   const int64_t threads = from.requests * from.places * (wide ? from.width / kMost : from.width);
   grace::require(threads < int64_t{1} << 31, "sum_events: more than 2^31 sums in a batch");
-  grace::LaunchShape shape{};
-  shape.threads = kBlock;
-  shape.blocks = dim3(static_cast<unsigned>((threads + kBlock - 1) / kBlock));
-  grace::launch(
-      "sum_events", stream, shape, wide ? sum_events<Number, kMost> : sum_events<Number, 1>,
-      static_cast<const Number*>(table), from, sequences, static_cast<Number*>(states), mask);
+  const grace::LaunchShape shape{dim3(grace::blocks_of(threads, kBlock)), kBlock};
+  grace::launch("sum_events", stream, shape,
+                wide ? sum_events<Number, kMost> : sum_events<Number, 1>,
+                static_cast<const Number*>(table), from, static_cast<Number*>(states), mask);
 }
 
 }  // namespace
@@ -178,11 +168,9 @@ GRACE_API int32_t grace_cuda_join_inputs(void* stream, int64_t bytes, const Sing
     grace::require(bytes == sizeof(SingleInputs), "join_inputs: another layout of SingleInputs");
     const int64_t inputs = from->num_dense + from->num_categorical + from->num_bags;
     grace::require(from->requests <= 65535, "join_inputs: more than 65535 requests");
-    grace::LaunchShape shape{};
-    shape.threads = kBlock;
-    shape.blocks = dim3(static_cast<unsigned>(inputs), static_cast<unsigned>(from->requests));
+    const dim3 blocks(static_cast<unsigned>(inputs), static_cast<unsigned>(from->requests));
     grace::with_numbers(from->kind, [&](auto number) {
-      grace::launch("join_inputs", stream, shape, join_inputs<decltype(number)>, *from);
+      grace::launch("join_inputs", stream, {blocks, kBlock}, join_inputs<decltype(number)>, *from);
     });
   });
 }
@@ -196,14 +184,13 @@ GRACE_API int32_t grace_cuda_sum_events(void* stream, int64_t kind, const void* 
   return grace::guarded([&] {
     grace::require(num_sequences >= 1 && num_sequences <= kMostSequences,
                    "sum_events: there must be 1 to 64 sequences");
-    Sequences sequences{};
+    Events from{events, requests, 0, ids, width, static_cast<int32_t>(nothing), {}};
     for (int64_t i = 0; i < num_sequences; ++i) {
-      sequences.ends[i] = (i == 0 ? 0 : sequences.ends[i - 1]) + lengths[i];
+      from.places += lengths[i];
+      from.ends[i] = static_cast<int32_t>(from.places);
     }
-    const int64_t places = sequences.ends[num_sequences - 1];
-    const Events from{events, requests, places, ids, width, static_cast<int32_t>(nothing)};
     grace::with_numbers(kind, [&](auto number) {
-      launch_sum_events<decltype(number)>(stream, table, from, sequences, states, mask);
+      launch_sum_events<decltype(number)>(stream, table, from, states, mask);
     });
   });
 }

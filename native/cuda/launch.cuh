@@ -31,6 +31,20 @@ inline void check_cuda(cudaError_t status, const char* what) {
   }
 }
 
+// Returns the number of blocks that have `each` of `count` things.
+inline unsigned blocks_of(int64_t count, int64_t each) {
+  return static_cast<unsigned>((count + each - 1) / each);
+}
+
+// Lets a kernel have more of a block's memory than it has by default.
+template <typename... Parameters>
+void allow_memory(void (*kernel)(Parameters...), size_t bytes, const char* what) {
+  check_cuda(
+      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                           cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+      what);
+}
+
 struct LaunchShape {
   dim3 blocks;
   unsigned threads;

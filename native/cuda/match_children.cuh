@@ -8,11 +8,8 @@
 // more as children drop out. In mode `exact` the test is one bit of the child's node.
 #pragma once
 
-#include <cstdint>
-
 #include "grace/admission.h"
 #include "grace/bloom_tables.h"
-#include "grace/match.h"
 #include "launch.cuh"
 
 namespace grace {

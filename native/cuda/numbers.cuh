@@ -1,8 +1,6 @@
 // The types of a model's numbers: every kernel computes in float32 and rounds to the nearest.
 #pragma once
 
-#include <cstdint>
-
 #include "grace/abi.h"
 #include "grace/score_keys.h"
 

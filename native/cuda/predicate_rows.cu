@@ -5,7 +5,6 @@
 // group has bits is never read, and users with equal bits are tested once. Lists: a warp walks a
 // run of a posting list, so that a value that many rows name does not keep one warp busy.
 #include <algorithm>
-#include <cstdint>
 
 #include "cluster.cuh"
 #include "eligibility.cuh"
@@ -238,10 +237,7 @@ __global__ void __launch_bounds__(kBlock) need_groups(Lists lists) {
   masks[own.table.grouped[at]] = static_cast<uint16_t>(passes);
 }
 
-unsigned blocks_for(int64_t threads) {
-  const int64_t blocks = (threads + kBlock - 1) / kBlock;
-  return static_cast<unsigned>(blocks > 0 ? blocks : 1);
-}
+unsigned blocks_for(int64_t threads) { return std::max(blocks_of(threads, kBlock), 1u); }
 
 // Returns the most runs of a side: a request names a value once, so it walks no posting twice.
 int64_t most_runs(const PostingLists& lists, const NamedValues& named, int64_t requests) {

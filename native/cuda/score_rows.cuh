@@ -4,8 +4,6 @@
 // NaN.
 #pragma once
 
-#include <cstdint>
-
 #include "selection.cuh"
 
 namespace grace {

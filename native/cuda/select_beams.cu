@@ -7,24 +7,13 @@
 // few candidates above the bound exactly, in buckets. If they are not few, because one row has all
 // the best or many are equal, histograms over the candidates reduce them. Most of the time is
 // latency, so every wait is for many reads at once, and barriers are few.
-#include <cstdint>
-
 #include "block_sort.cuh"
-#include "cluster.cuh"
-#include "grace/abi.h"
-#include "launch.cuh"
 #include "score_rows.cuh"
-#include "selection.cuh"
 #include "threshold.cuh"
 
-namespace {
+namespace grace {
 
-using grace::in_first_block;
-using grace::kAllLanes;
-using grace::kGroups;
-using grace::kSelectBlock;
-using grace::kWarp;
-using grace::Selection;
+namespace {
 
 constexpr int kDeep = 4;  // groups per thread at a time
 constexpr int kTile = kDeep * kSelectBlock;
@@ -35,8 +24,8 @@ constexpr int64_t kBeamsOfOneBlock = 64;  // up to this many do not keep a clust
 
 struct Memory {
   union {
-    grace::Histogram histogram;
-    grace::Buckets buckets;  // once the threshold is known
+    Histogram histogram;
+    Buckets buckets;  // once the threshold is known
   };
   int32_t reaching[kTile];  // groups of the tile that reach the limit
   int32_t num_reaching;
@@ -50,7 +39,7 @@ struct Found {
   uint32_t first;  // place of the first
 
   __device__ uint64_t key(int i) const {
-    return grace::candidate_key(scores[i], first + static_cast<uint32_t>(i * kTeam * kGroups));
+    return candidate_key(scores[i], first + static_cast<uint32_t>(i * kTeam * kGroups));
   }
 };
 
@@ -62,9 +51,9 @@ template <typename Visit>
 __device__ void for_each_tile(const Selection& from, int64_t request, const Visit& visit) {
   const int groups = static_cast<int>(from.beams) * kGroups;
   const float* best_of = from.group_best + request * groups;
-  const int together = static_cast<int>(grace::cluster_size()) * kSelectBlock;
+  const int together = static_cast<int>(cluster_size()) * kSelectBlock;
   const int deep = min((groups + together - 1) / together, kDeep);
-  for (int tile = static_cast<int>(grace::cluster_rank()) * kSelectBlock * deep; tile < groups;
+  for (int tile = static_cast<int>(cluster_rank()) * kSelectBlock * deep; tile < groups;
        tile += together * deep) {
     float best[kDeep];
 #pragma unroll
@@ -87,7 +76,7 @@ __device__ void for_each_candidate(const Selection& from, int64_t request, uint6
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kDeep; ++i) {
-      if (best[i] > -INFINITY && grace::score_key(best[i]) <= lowest_of(limit)) {
+      if (best[i] > -INFINITY && score_key(best[i]) <= lowest_of(limit)) {
         memory.reaching[atomicAdd(&memory.num_reaching, 1)] = i * kSelectBlock + threadIdx.x;
       }
     }
@@ -98,8 +87,8 @@ __device__ void for_each_candidate(const Selection& from, int64_t request, uint6
       const int group = tile + (own < num_reaching ? memory.reaching[own] : 0);
       const int beam = group / kGroups;
       const int64_t row = request * from.beams + beam;
-      const int32_t count = own < num_reaching ? grace::candidates_of_row(from, row) : 0;
-      grace::ScoredRow<Logit> scored(from, row);
+      const int32_t count = own < num_reaching ? candidates_of_row(from, row) : 0;
+      ScoredRow<Logit> scored(from, row);
       const float2 normaliser = count > 0 ? from.normalisers[row] : make_float2(0.0f, 0.0f);
       scored.highest = normaliser.x;
       scored.log_sum = normaliser.y;
@@ -108,12 +97,11 @@ __device__ void for_each_candidate(const Selection& from, int64_t request, uint6
         float totals[kAtOnce];
         scored.totals(place, kStride, count, totals);
         Found found;
-        found.first =
-            grace::candidate_place(static_cast<uint32_t>(beam), static_cast<uint32_t>(place));
+        found.first = candidate_place(static_cast<uint32_t>(beam), static_cast<uint32_t>(place));
         uint32_t reaching = 0;
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
-          found.scores[i] = grace::score_key(totals[i]);
+          found.scores[i] = score_key(totals[i]);
           if (totals[i] > -INFINITY && found.key(i) <= limit) reaching |= 1u << i;
         }
         visit(reaching, found);
@@ -152,7 +140,7 @@ __device__ int32_t gather(const Selection& from, int64_t request, uint64_t limit
                                 first += __popc(lanes[i]);
                               }
                             });
-  grace::cluster_barrier();
+  cluster_barrier();
   return *gathered;
 }
 
@@ -160,7 +148,7 @@ __device__ int32_t gather(const Selection& from, int64_t request, uint64_t limit
 // if a group has a score that is not finite.
 __device__ uint64_t bound_by_groups(const Selection& from, int64_t request, Memory& memory,
                                     bool& finite) {
-  constexpr int kAbove = 64 - grace::kWindowBits;
+  constexpr int kAbove = 64 - kWindowBits;
   const uint32_t k = static_cast<uint32_t>(from.k);
   const auto for_each_group = [&](const auto& count) {
     for_each_tile(from, request, [&](int, const float (&best)[kDeep]) {
@@ -168,16 +156,15 @@ __device__ uint64_t bound_by_groups(const Selection& from, int64_t request, Memo
       for (int i = 0; i < kDeep; ++i) {
         if (best[i] == -INFINITY) continue;
         if (best[i] < INFINITY) {
-          count(uint64_t{grace::window_of_key(grace::score_key(best[i]))} << kAbove);
+          count(uint64_t{window_of_key(score_key(best[i]))} << kAbove);
         } else {
           finite = false;
         }
       }
     });
   };
-  const uint64_t limit =
-      grace::find_threshold(memory.histogram, k, k + k / 4, grace::kDigitBits, for_each_group);
-  const uint32_t key = grace::key_of_window(static_cast<uint32_t>(limit >> kAbove));
+  const uint64_t limit = find_threshold(memory.histogram, k, k + k / 4, kDigitBits, for_each_group);
+  const uint32_t key = key_of_window(static_cast<uint32_t>(limit >> kAbove));
   return uint64_t{key} << 32 | 0xffffffffu;  // every candidate of such a score, at any place
 }
 
@@ -194,17 +181,17 @@ __device__ uint64_t limit_by_candidates(const Selection& from, int64_t request, 
                                 }
                               });
   };
-  return grace::find_threshold(memory.histogram, static_cast<uint32_t>(from.k),
-                               static_cast<uint32_t>(from.capacity), 64, for_each_key);
+  return find_threshold(memory.histogram, static_cast<uint32_t>(from.k),
+                        static_cast<uint32_t>(from.capacity), 64, for_each_key);
 }
 
 // Writes the best of `count` keys, then dead beams. One block calls this.
 __device__ void write_beams(const Selection& from, int64_t request, bool corrupt, uint64_t* keys,
-                            uint64_t* spare, int32_t count, grace::Buckets& buckets) {
+                            uint64_t* spare, int32_t count, Buckets& buckets) {
   if (corrupt) count = 0;
   const int32_t kept = static_cast<int32_t>(min(static_cast<int64_t>(count), from.k));
   if (from.ordered != 0 || count > kept) {
-    uint64_t* sorted = grace::sort_block(keys, spare, count, buckets);
+    uint64_t* sorted = sort_block(keys, spare, count, buckets);
     if (sorted != keys) spare = keys;
     keys = sorted;
   }
@@ -213,7 +200,7 @@ __device__ void write_beams(const Selection& from, int64_t request, bool corrupt
       keys[at] = keys[at] << 32 | keys[at] >> 32;
     }
     __syncthreads();
-    keys = grace::sort_block(keys, spare, kept, buckets);
+    keys = sort_block(keys, spare, kept, buckets);
   }
   const int64_t first_row = request * from.beams;
   for (int64_t at = threadIdx.x; at < from.k; at += kSelectBlock) {
@@ -226,7 +213,7 @@ __device__ void write_beams(const Selection& from, int64_t request, bool corrupt
       const int64_t candidate = from.offsets[row] + static_cast<int64_t>(key & 0xffff);
       token = from.tokens[candidate];
       node = from.nodes[candidate];
-      score = grace::score_of_key(lowest_of(key));
+      score = score_of_key(lowest_of(key));
     }
     const int64_t place = request * from.k + at;
     from.kept_parents[place] = static_cast<int32_t>(row);
@@ -248,22 +235,22 @@ __device__ void select_request(const Selection& from, int64_t request, Memory& m
   int32_t count = gather<Logit>(from, request, bound, memory, keys);
   if (count > from.capacity) {
     const uint64_t limit = limit_by_candidates<Logit>(from, request, bound, memory);
-    if (grace::cluster_rank() == 0 && threadIdx.x == 0) memory.gathered = 0;
-    grace::cluster_barrier();
+    if (cluster_rank() == 0 && threadIdx.x == 0) memory.gathered = 0;
+    cluster_barrier();
     count = gather<Logit>(from, request, limit, memory, keys);
   }
-  if (grace::cluster_rank() == 0) {
+  if (cluster_rank() == 0) {
     write_beams(from, request, memory.corrupt != 0, own_keys, own_keys + from.capacity, count,
                 memory.buckets);
   }
-  grace::cluster_barrier();  // the first block's memory must exist until all blocks have read it
+  cluster_barrier();  // the first block's memory must exist until all blocks have read it
 }
 
 template <typename Logit>
 __global__ void __launch_bounds__(kSelectBlock, 1) select_beams(Selection from) {
   GRACE_BLOCK_MEMORY(raw);
   Memory& memory = *reinterpret_cast<Memory*>(raw);
-  const int64_t request = blockIdx.x / grace::cluster_size();
+  const int64_t request = blockIdx.x / cluster_size();
   if (from.keys == nullptr) {
     uint64_t* own = reinterpret_cast<uint64_t*>(&memory + 1);
     select_request<Logit>(from, request, memory, in_first_block(own), own);
@@ -275,62 +262,52 @@ __global__ void __launch_bounds__(kSelectBlock, 1) select_beams(Selection from) 
 
 size_t block_memory(int64_t keys) { return sizeof(Memory) + 2 * keys * sizeof(uint64_t); }
 
-template <typename Logit>
-void allow_memory() {
-  const void* kernel = reinterpret_cast<const void*>(&select_beams<Logit>);
-  grace::check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         static_cast<int>(block_memory(kKeysInBlock))),
-                    "select_beams: block memory");
-}
-
 // Returns whether the code that this device runs was compiled for clusters, not whether the device
 // has them: a GPU newer than the library runs the portable code, without clusters.
 template <typename Logit>
 bool in_clusters() {
   const void* kernel = reinterpret_cast<const void*>(&select_beams<Logit>);
   cudaFuncAttributes compiled{};
-  grace::check_cuda(cudaFuncGetAttributes(&compiled, kernel), "select_beams: its code");
-  return compiled.ptxVersion >= grace::kClusterCode;
+  check_cuda(cudaFuncGetAttributes(&compiled, kernel), "select_beams: its code");
+  return compiled.ptxVersion >= kClusterCode;
 }
 
 template <typename Logit>
 void launch_select(void* stream, const Selection& from) {
-  const int64_t rows = from.requests * from.beams;
-  grace::LaunchShape shape{};
-  constexpr int64_t kRows = grace::kScoreBlock / kWarp;
-  shape.blocks = dim3(static_cast<unsigned>((rows + kRows - 1) / kRows));
-  shape.threads = grace::kScoreBlock;
-  auto* score_rows = grace::score_rows<grace::Reading::kLoop, Logit>;
-  if (from.columns <= grace::kCached * kWarp) {
+  auto* score = score_rows<Reading::kLoop, Logit>;
+  if (from.columns <= kCached * kWarp) {
     const bool fours = from.columns % 4 == 0 &&
                        reinterpret_cast<uintptr_t>(from.logits) % (4 * sizeof(Logit)) == 0;
-    score_rows = fours ? grace::score_rows<grace::Reading::kFours, Logit>
-                       : grace::score_rows<grace::Reading::kOnes, Logit>;
+    score = fours ? score_rows<Reading::kFours, Logit> : score_rows<Reading::kOnes, Logit>;
   }
-  grace::launch("score_rows", stream, shape, score_rows, from);
-  shape.cluster = from.beams > kBeamsOfOneBlock && in_clusters<Logit>() ? grace::kMostBlocks : 1;
-  shape.blocks = dim3(static_cast<unsigned>(from.requests) * shape.cluster);
-  shape.threads = kSelectBlock;
-  shape.block_memory = block_memory(from.keys == nullptr ? from.capacity : 0);
-  grace::launch("select_beams", stream, shape, select_beams<Logit>, from);
+  const dim3 score_blocks(blocks_of(from.requests * from.beams, kScoreBlock / kWarp));
+  launch("score_rows", stream, {score_blocks, kScoreBlock}, score, from);
+  const unsigned cluster = from.beams > kBeamsOfOneBlock && in_clusters<Logit>() ? kMostBlocks : 1;
+  const dim3 blocks(static_cast<unsigned>(from.requests) * cluster);
+  const size_t memory = block_memory(from.keys == nullptr ? from.capacity : 0);
+  launch("select_beams", stream, {blocks, kSelectBlock, memory, cluster}, select_beams<Logit>,
+         from);
 }
 
 }  // namespace
 
 // Call it before the first selection on a device, and not while a graph is captured.
 GRACE_API int32_t grace_cuda_prepare_selection() {
-  return grace::guarded([&] {
-    allow_memory<float>();
-    allow_memory<grace::Bfloat16>();
+  return guarded([&] {
+    const size_t memory = block_memory(kKeysInBlock);
+    allow_memory(select_beams<float>, memory, "select_beams: block memory");
+    allow_memory(select_beams<Bfloat16>, memory, "select_beams: block memory");
   });
 }
 
 // `bytes` is the caller's size of a Selection. It has at most 65536 beams, and memory for keys that
 // do not fit a block's.
 GRACE_API int32_t grace_cuda_select_beams(void* stream, int64_t bytes, const Selection* from) {
-  return grace::guarded([&] {
-    grace::require(bytes == sizeof(Selection), "select_beams: another layout of Selection");
-    grace::with_numbers(from->logit_kind,
-                        [&](auto number) { launch_select<decltype(number)>(stream, *from); });
+  return guarded([&] {
+    require(bytes == sizeof(Selection), "select_beams: another layout of Selection");
+    with_numbers(from->logit_kind,
+                 [&](auto number) { launch_select<decltype(number)>(stream, *from); });
   });
 }
+
+}  // namespace grace

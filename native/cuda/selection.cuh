@@ -2,9 +2,6 @@
 // layout.
 #pragma once
 
-#include <cstdint>
-
-#include "grace/score_keys.h"
 #include "launch.cuh"
 #include "numbers.cuh"
 

@@ -1,10 +1,7 @@
 // A threshold by histograms: it separates the lowest `want` keys of a cluster, digit by digit.
 #pragma once
 
-#include <cstdint>
-
 #include "cluster.cuh"
-#include "launch.cuh"
 
 namespace grace {
 

@@ -1,13 +1,9 @@
 // The admitted children of every beam row, which kernels/decode/admit_children.py defines.
-#include <algorithm>
-#include <cstdint>
 #include <cstring>
-#include <vector>
 
 #include "grace/abi.h"
 #include "grace/admission.h"
 #include "grace/eligibility.h"
-#include "grace/match.h"
 #include "grace/parallel.h"
 
 namespace {

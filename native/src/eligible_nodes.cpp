@@ -1,15 +1,10 @@
 // The masks of rows, rules, leaves and all other nodes, which kernels/eligibility/eligible_nodes.py
-// defines. Bit i of a group's mask is its request i. A rule's mask is the AND of its rows', a
-// leaf's the OR of its rules', and any other node's the OR of its children's.
-#include <algorithm>
+// defines. Bit i of a group's mask is its request i.
 #include <array>
-#include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "grace/abi.h"
 #include "grace/eligibility.h"
-#include "grace/match.h"
 #include "grace/parallel.h"
 
 namespace grace::eligibility {
@@ -210,16 +205,13 @@ void join_group(const Plan& plan, const Batch& batch, const std::vector<RowsOfRu
 }
 
 }  // namespace
-}  // namespace grace::eligibility
 
 // Writes the masks of all nodes. The sizes are those that the caller has for Plan and Batch.
 GRACE_API int32_t grace_eligible_nodes(int32_t threads, int64_t plan_size, int64_t batch_size,
-                                       const grace::eligibility::Plan* plan,
-                                       const grace::eligibility::Batch* batch) {
-  using namespace grace::eligibility;
-  return grace::guarded([&] {
-    grace::require(plan_size == sizeof(Plan) && batch_size == sizeof(Batch),
-                   "eligible_nodes: another layout of Plan or Batch");
+                                       const Plan* plan, const Batch* batch) {
+  return guarded([&] {
+    require(plan_size == sizeof(Plan) && batch_size == sizeof(Batch),
+            "eligible_nodes: another layout of Plan or Batch");
     std::vector<Masks> made;
     std::vector<RowsOfRules> predicates;
     for (int64_t i = 0; i < plan->num_attributes; ++i) {
@@ -248,3 +240,5 @@ GRACE_API int32_t grace_eligible_nodes(int32_t threads, int64_t plan_size, int64
     }
   });
 }
+
+}  // namespace grace::eligibility

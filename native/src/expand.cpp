@@ -9,17 +9,9 @@
 #include <memory>
 #include <string>
 
-#include "grace/abi.h"
-
 namespace grace::exact {
 
 namespace {
-
-struct BetterLeaf {
-  bool operator()(const LeafAds& a, const LeafAds& b) const {
-    return a.score != b.score ? a.score > b.score : a.position < b.position;
-  }
-};
 
 void check_leaves(const Ads& ads, const Request& request, Scratch& scratch) {
   const auto refuse = [&](int64_t i, const std::string& fault) {
@@ -58,9 +50,12 @@ int64_t find_ads(const Ads& ads, const Request& request, Scratch& scratch) {
     generated += count;
   }
   leaves.resize(live);
+  const auto better = [](const LeafAds& a, const LeafAds& b) {
+    return a.score != b.score ? a.score > b.score : a.position < b.position;
+  };
   // Beam search sends them sorted.
-  if (!std::is_sorted(leaves.begin(), leaves.end(), BetterLeaf())) {
-    std::sort(leaves.begin(), leaves.end(), BetterLeaf());
+  if (!std::is_sorted(leaves.begin(), leaves.end(), better)) {
+    std::sort(leaves.begin(), leaves.end(), better);
   }
   return generated;
 }
@@ -200,31 +195,26 @@ int64_t drop_stopped(const Request& request, std::vector<Match>& matches) {
   });
 }
 
-int64_t drop_excluded_ads(const Ads& ads, const Request& request, IdSet<int64_t>& excluded,
-                          std::vector<Match>& matches) {
-  if (request.num_excluded_ads == 0) return 0;
-  excluded.reset(request.num_excluded_ads);
-  for (int64_t i = 0; i < request.num_excluded_ads; ++i) excluded.insert(request.excluded_ads[i]);
+// Drops the matches whose ad has one of these ids in `of_ad`, by ordinal.
+template <typename Id>
+int64_t drop_excluded(const Id* of_ad, const Id* ids, int64_t count, IdSet<Id>& excluded,
+                      std::vector<Match>& matches) {
+  if (count == 0) return 0;
+  excluded.reset(count);
+  for (int64_t i = 0; i < count; ++i) excluded.insert(ids[i]);
   return drop_matches(matches, [&](size_t i) {
-    if (i + kAhead < matches.size()) prefetch(ads.ids + matches[i + kAhead].ordinal);
-    return excluded.contains(ads.ids[matches[i].ordinal]);
+    if (i + kAhead < matches.size()) prefetch(of_ad + matches[i + kAhead].ordinal);
+    const Id id = of_ad[matches[i].ordinal];
+    return id != kNoEntity && excluded.contains(id);
   });
 }
 
-int64_t drop_excluded_entities(const Ads& ads, const Request& request, IdSet<int32_t>& excluded,
-                               std::vector<Match>& matches) {
+int64_t drop_excluded_entities(const Ads& ads, const Request& request, Scratch& scratch) {
   int64_t dropped = 0;
   for (size_t kind = 0; request.entity_offsets != nullptr && kind < ads.entities.size(); ++kind) {
     const int64_t begin = request.entity_offsets[kind], end = request.entity_offsets[kind + 1];
-    if (begin == end) continue;
-    excluded.reset(end - begin);
-    for (int64_t i = begin; i < end; ++i) excluded.insert(request.entity_places[i]);
-    const int32_t* of_ad = ads.entities[kind].of_ad;
-    dropped += drop_matches(matches, [&](size_t i) {
-      if (i + kAhead < matches.size()) prefetch(of_ad + matches[i + kAhead].ordinal);
-      const int32_t place = of_ad[matches[i].ordinal];
-      return place != kNoEntity && excluded.contains(place);
-    });
+    dropped += drop_excluded(ads.entities[kind].of_ad, request.entity_places + begin, end - begin,
+                             scratch.excluded, scratch.matches);
   }
   return dropped;
 }
@@ -249,8 +239,9 @@ Reply Matcher::match(const Request& request) const {
     match_rules(ads, request, scratch);
     collect_matches(scratch, reply.counts);
     reply.counts.stopped = drop_stopped(request, scratch.matches);
-    reply.counts.excluded = drop_excluded_ads(ads, request, scratch.excluded_ads, scratch.matches) +
-                            drop_excluded_entities(ads, request, scratch.excluded, scratch.matches);
+    reply.counts.excluded = drop_excluded(ads.ids, request.excluded_ads, request.num_excluded_ads,
+                                          scratch.excluded_ads, scratch.matches);
+    reply.counts.excluded += drop_excluded_entities(ads, request, scratch);
     reply.counts.matched = static_cast<int64_t>(scratch.matches.size());
     write_reply(ads, request, scratch, reply);
     reply.scores.resize(reply.positions.size());

@@ -1,16 +1,10 @@
 // Reads requests' features, grace.v1.Features, from the bytes into the row numbers that
 // model/engine/feature_reader.py describes. A handle holds a model's inputs; a call reads a batch.
-#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <memory>
-#include <string>
-#include <string_view>
 #include <utility>
-#include <vector>
 
-#include "grace/abi.h"
 #include "grace/wire_batch.h"
 
 namespace {
@@ -431,13 +425,8 @@ GRACE_API int32_t grace_features_read(uint64_t handle, int64_t requests, int64_t
     require(bag_room <= std::numeric_limits<int32_t>::max(),
             "features_read: more ids in bags than int32 offsets can number");
     Inputs& inputs = inputs_of(handle);
-    Rows rows{dense,
-              categorical,
-              bag_offsets,
-              bag_room,
-              bag_rows,
-              events,
-              std::vector<std::vector<int32_t>>(static_cast<size_t>(size))};
+    Rows rows{dense, categorical, bag_offsets, bag_room, bag_rows, events, {}};
+    rows.bags.resize(static_cast<size_t>(size));
     wire::read_batch({requests, size, messages, sizes, faults, unknown_room, unknown, unknown_ends},
                      bit_of(Field::kFeatures), inputs.workers,
                      [&](const Spans& request, int64_t row, wire::UnknownNames& names) {

@@ -1,12 +1,5 @@
-// The rows of a child entry's k-way matcher that can decide.
-//
-// A user who passes a row passes every row that contains it. So an entry never needs a row that
-// another of its rows contains, such as that of an empty partition. If a row contains the reserved
-// element, which every user has, the entry needs no other row.
-#include <algorithm>
-#include <cstdint>
-#include <vector>
-
+// The rows of a child entry's k-way matcher that can decide: kernels/decode/needed_rows.py says why
+// others cannot.
 #include "grace/abi.h"
 #include "grace/parallel.h"
 

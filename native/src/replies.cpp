@@ -1,10 +1,7 @@
 // Matched ads to the bytes of grace.v1.RetrieveResponse: small fields in the order of their
 // numbers, the long ones after them.
 #include <iterator>
-#include <string_view>
-#include <vector>
 
-#include "grace/abi.h"
 #include "grace/expand.h"
 #include "grace/wire.h"
 
@@ -34,16 +31,6 @@ void write_failed(Writer& out, const std::vector<int64_t>& failed,
     });
   }
 }
-
-// Bytes of other fields that are the same for the whole batch, or that Python has written.
-struct Texts {
-  const char* const* begins;
-  const int64_t* sizes;
-
-  std::string_view operator[](int64_t i) const {
-    return {begins[i], static_cast<size_t>(sizes[i])};
-  }
-};
 
 // The SIDs of one reply: the leaves of its row, dead ones among them, and the tokens of live ones.
 struct Sids {
@@ -121,13 +108,14 @@ GRACE_API int32_t grace_replies_write(
     int64_t room, uint8_t* out, int64_t* ends) {
   return grace::guarded([&] {
     const auto& replies = *reinterpret_cast<const std::vector<Reply>*>(replies_handle);
-    const Texts request_ids{texts, sizes};
-    const Texts ignored{texts + count, sizes + count};
+    const auto text = [&](int64_t i) {
+      return std::string_view(texts[i], static_cast<size_t>(sizes[i]));
+    };
     Writer writer(out, room);
     for (int64_t i = 0; i < count; ++i) {
       const Reply& reply = replies.at(rows[i]);
-      write_reply(writer, reply, request_ids[i], {served_by, static_cast<size_t>(served_by_size)},
-                  ignored[i], degraded[i], {profile, static_cast<size_t>(profile_size)},
+      write_reply(writer, reply, text(i), {served_by, static_cast<size_t>(served_by_size)},
+                  text(count + i), degraded[i], {profile, static_cast<size_t>(profile_size)},
                   timings + i * kTimings, {labels, labels + components});
       if (first_sids[i] >= 0) {
         require(first_sids[i] + reply.counts.leaves <= sids,

@@ -4,11 +4,6 @@
 // A rule has a row of each component; the rows of each and the rules are deduplicated. An ad with
 // clauses has several rules, which are interned as an alternative. Ids follow the order of arrival:
 // the builder renumbers them once the ads are in (SID, ad id) order.
-#include <algorithm>
-#include <cstdint>
-#include <memory>
-#include <vector>
-
 #include "grace/abi.h"
 #include "grace/interner.h"
 #include "grace/parallel.h"
@@ -57,17 +52,13 @@ struct Component {
 
 class RuleTable {
  public:
-  void add_component(std::unique_ptr<const RuleForm> form) {
-    components_.push_back({std::move(form), {}});
-  }
-
   // columns: those of each component. rule_of int32 [rows]: on entry kRefused for rows to pass
   // over; on return a rule, or kRefused with faults[row] = (fault, column).
   void add(int64_t rows, const GraceListColumn* columns, int32_t threads, int32_t* rule_of,
            int32_t* faults) {
     const int64_t runs = std::max<int64_t>(1, std::min<int64_t>(threads, rows));
     // What each thread found in its rows: new rules are added in row order afterwards.
-    std::vector<std::vector<Spans>> encoded(runs, std::vector<Spans>(components_.size()));
+    std::vector<std::vector<Spans>> encoded(runs, std::vector<Spans>(components.size()));
     parallel_tasks(runs, threads, [&](int64_t r) {
       encode_run(chunk_of(rows, runs, r), columns, rule_of, faults, encoded[r]);
     });
@@ -95,14 +86,14 @@ class RuleTable {
         joined[i] = own[0];
       } else {
         joined[i] = kFirstAlternative -
-                    alternatives_.find_or_add(own.data(), static_cast<int64_t>(own.size()));
+                    alternatives.find_or_add(own.data(), static_cast<int64_t>(own.size()));
       }
     }
   }
 
-  const std::vector<Component>& components() const { return components_; }
-  const Interner<int32_t>& rules() const { return rules_; }
-  const Interner<int32_t>& alternatives() const { return alternatives_; }
+  std::vector<Component> components;
+  Interner<int32_t> rules;
+  Interner<int32_t> alternatives;
 
  private:
   void encode_run(Range run, const GraceListColumn* columns, int32_t* rule_of, int32_t* faults,
@@ -111,12 +102,12 @@ class RuleTable {
     for (int64_t first = run.begin; first < run.end; first += kBlock) {
       const Range block{first, std::min(first + kBlock, run.end)};
       int32_t column = 0;
-      for (size_t c = 0; c < components_.size(); ++c) {
-        encode_block(block, *components_[c].form, columns, column, rule_of, faults, out[c]);
-        column += components_[c].form->lists;
+      for (size_t c = 0; c < components.size(); ++c) {
+        encode_block(block, *components[c].form, columns, column, rule_of, faults, out[c]);
+        column += components[c].form->lists;
         lookups.clear();
         for (int64_t row = first - run.begin; row < block.end - run.begin; ++row) {
-          lookups.push_back({&components_[c].rows, out[c].begin(row), out[c].length(row)});
+          lookups.push_back({&components[c].rows, out[c].begin(row), out[c].length(row)});
         }
         Interner<int32_t>::find(lookups);
         for (const Lookup& each : lookups) out[c].ids.push_back(each.id);
@@ -143,7 +134,8 @@ class RuleTable {
     }
   }
 
-  // Gives encoded rows the rules that earlier batches have made, or kNewRule.
+  // Gives encoded rows the rules that earlier batches have made. A rule with a new part is new: no
+  // rule has the part kAbsent.
   void find_rules(Range block, int64_t first, const std::vector<Spans>& encoded,
                   std::vector<Lookup>& lookups, int32_t* rule_of) const {
     std::vector<int32_t> parts(kBlock * encoded.size());
@@ -152,7 +144,7 @@ class RuleTable {
       int32_t* own = parts.data() + (row - block.begin) * encoded.size();
       for (size_t c = 0; c < encoded.size(); ++c)
         own[c] = encoded[c].ids[first + row - block.begin];
-      lookups.push_back({&rules_, own, static_cast<int64_t>(encoded.size())});
+      lookups.push_back({&rules, own, static_cast<int64_t>(encoded.size())});
     }
     Interner<int32_t>::find(lookups);
     for (int64_t row = block.begin; row < block.end; ++row) {
@@ -162,19 +154,15 @@ class RuleTable {
 
   int32_t add_rule(const std::vector<Spans>& from, int64_t row) {
     std::vector<int32_t> parts;
-    for (size_t c = 0; c < components_.size(); ++c) {
+    for (size_t c = 0; c < components.size(); ++c) {
       const int32_t id = from[c].ids[row];
       parts.push_back(
           id != Interner<int32_t>::kAbsent
               ? id
-              : components_[c].rows.find_or_add(from[c].begin(row), from[c].length(row)));
+              : components[c].rows.find_or_add(from[c].begin(row), from[c].length(row)));
     }
-    return rules_.find_or_add(parts.data(), static_cast<int64_t>(parts.size()));
+    return rules.find_or_add(parts.data(), static_cast<int64_t>(parts.size()));
   }
-
-  std::vector<Component> components_;
-  Interner<int32_t> rules_;
-  Interner<int32_t> alternatives_;
 };
 
 // Copies the spans of an interner.   offsets int64 [spans + 1], words int32 [...]
@@ -189,7 +177,7 @@ RuleTable* table_of(void* handle) { return static_cast<RuleTable*>(handle); }
 }  // namespace
 
 void add_component(void* table, std::unique_ptr<const RuleForm> form) {
-  table_of(table)->add_component(std::move(form));
+  table_of(table)->components.push_back({std::move(form), {}});
 }
 
 // Each form of component has a function that adds one, in the schema's order.
@@ -217,13 +205,13 @@ GRACE_API int32_t grace_rules_join(void* table, int64_t ads, const int64_t* offs
 // rows it has, and how many words.
 GRACE_API int32_t grace_rules_sizes(void* table, int64_t* sizes) {
   return guarded([&] {
-    *sizes++ = table_of(table)->rules().size();
+    *sizes++ = table_of(table)->rules.size();
     const auto put = [&](const Interner<int32_t>& rows) {
       *sizes++ = rows.size();
       *sizes++ = rows.num_words();
     };
-    put(table_of(table)->alternatives());
-    for (const Component& component : table_of(table)->components()) put(component.rows);
+    put(table_of(table)->alternatives);
+    for (const Component& component : table_of(table)->components) put(component.rows);
   });
 }
 
@@ -231,8 +219,8 @@ GRACE_API int32_t grace_rules_sizes(void* table, int64_t* sizes) {
 GRACE_API int32_t grace_rules_take(void* table, int32_t* parts, int64_t* offsets, int32_t* rules) {
   return guarded([&] {
     const RuleTable& from = *table_of(table);
-    std::copy_n(from.rules().words(), from.rules().num_words(), parts);
-    take(from.alternatives(), offsets, rules);
+    std::copy_n(from.rules.words(), from.rules.num_words(), parts);
+    take(from.alternatives, offsets, rules);
   });
 }
 
@@ -240,7 +228,7 @@ GRACE_API int32_t grace_rules_take(void* table, int32_t* parts, int64_t* offsets
 GRACE_API int32_t grace_rules_take_rows(void* table, int32_t component, int64_t* offsets,
                                         int32_t* words) {
   return guarded([&] {
-    const std::vector<Component>& components = table_of(table)->components();
+    const std::vector<Component>& components = table_of(table)->components;
     require(component >= 0 && component < static_cast<int32_t>(components.size()),
             "rules_take_rows: no such component");
     take(components[component].rows, offsets, words);

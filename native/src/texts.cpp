@@ -1,7 +1,4 @@
 // Checks of texts that may be any bytes.
-#include <cstdint>
-#include <string_view>
-
 #include "grace/abi.h"
 #include "grace/utf8.h"
 

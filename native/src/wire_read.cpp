@@ -1,5 +1,4 @@
 // Messages by the table of fields, for native/wire.py: the check, the head, and what is in a field.
-#include "grace/abi.h"
 #include "grace/wire_spans.h"
 
 namespace grace::wire {

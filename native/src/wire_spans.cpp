@@ -95,21 +95,13 @@ void put(const Entry& entry, Entries& entries) {
 }  // namespace
 
 void write_fault(const Fault& fault, const char* message, int64_t* out) {
-  const auto begin = [&](std::string_view name) {
-    return name.empty() ? int64_t{0} : static_cast<int64_t>(name.data() - message);
-  };
-  const int64_t numbers[kFaultNumbers] = {
-      static_cast<int64_t>(fault.wrong),
-      static_cast<int64_t>(fault.field),
-      begin(fault.name),
-      size_of(fault.name),
-      begin(fault.side),
-      size_of(fault.side),
-      fault.value,
-      fault.limit,
-      fault.place,
-  };
-  std::copy_n(numbers, kFaultNumbers, out);
+  *out++ = static_cast<int64_t>(fault.wrong);
+  *out++ = static_cast<int64_t>(fault.field);
+  for (const std::string_view name : {fault.name, fault.side}) {
+    *out++ = name.empty() ? 0 : name.data() - message;
+    *out++ = size_of(name);
+  }
+  for (const int64_t number : {fault.value, fault.limit, fault.place}) *out++ = number;
 }
 
 void Spans::read(Reader message, Field root, uint64_t only) {

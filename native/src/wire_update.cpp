@@ -1,5 +1,4 @@
 // The weights of a grace.v1.UpdateAdsRequest, and how it is written; it may have millions of ids.
-#include "grace/abi.h"
 #include "grace/wire.h"
 #include "grace/wire_fields.h"
 

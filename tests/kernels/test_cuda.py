@@ -19,7 +19,6 @@ from grace.kernels.decode.select_beams import Choice
 from grace.kernels.decode.select_beams_cuda import select_beams_cuda
 from grace.kernels.eligibility.batch import STEPS, EligibleNodesCall
 from grace.kernels.eligibility.plan import EligibilityPlan
-from grace.model.definition.beam_search import leaves_of
 from grace.model.definition.inputs import map_tensors
 from grace.native.build import Target
 from support.decode_cases import (
@@ -109,7 +108,7 @@ def test_a_slot_serves_one_snapshot_and_batch_after_another() -> None:
         assert_same_candidates(slot.admit_children(nodes), expected)
         last = made.index.first_leaf + torch.arange(12, dtype=torch.int32).view(3, 4)
         last[1, 2:] = NO_NODE
-        assert torch.equal(slot.leaves_of(last), leaves_of(last, made.index))
+        assert torch.equal(slot.leaves_of(last), made.index.leaves_of(last))
 
 
 def test_nodes_of_another_trie_and_requests_without_a_user_have_no_children() -> None:

@@ -11,7 +11,7 @@ from grace.configs.generation import BeamProfile
 from grace.configs.options import Fp8Product
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, Ops, UserTensors, admission_slot, load_rounded_ops
-from grace.model.definition.beam_search import Generated, beam_search, leaves_of
+from grace.model.definition.beam_search import Generated, beam_search
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext, map_tensors
 from grace.model.definition.spec import DecoderSpec
@@ -112,4 +112,4 @@ def search_fast(
     rounded = load_rounded_ops(folded.device) if precision == "fp8" else None
     weights = weights_in(folded, folded.device, precision, rounded, kept)
     found = fast_search(weights, memo, case.context, slot, case.profile, ops)
-    return Generated(leaves_of(found.nodes, case.index), found.scores, found.corrupt)
+    return Generated(case.index.leaves_of(found.nodes), found.scores, found.corrupt)

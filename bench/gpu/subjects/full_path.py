@@ -35,7 +35,7 @@ from grace.index.updates.live_ads import LiveAds
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, UserTensors
 from grace.kernels.load import load_encoder_ops
-from grace.model.definition.beam_search import Generated, leaves_of
+from grace.model.definition.beam_search import Generated
 from grace.model.definition.inputs import FeatureTensors, UserContext
 from grace.model.engine.decode_weights import Precision
 from grace.model.engine.device_copy import Blocks
@@ -158,7 +158,7 @@ class _RungGeneration:
         copy_features(features, self._features)
         self._last = self._graph()
         found = self._last.result
-        made = Generated(leaves_of(found.nodes, index).int(), found.scores, found.corrupt)
+        made = Generated(index.leaves_of(found.nodes).int(), found.scores, found.corrupt)
         return Generated.unpacked(started_copy(made.packed()), len(users.bitmask))
 
     def last(self) -> SearchResult:
@@ -252,7 +252,7 @@ def check_full_path(
         require_overlap(f"{what} in {precision}", share, LEAST_OVERLAP[precision])
         shares.append(share)
         if answered is not None:
-            leaves = leaves_of(got.nodes, path.pair.index).cpu()
+            leaves = path.pair.index.leaves_of(got.nodes).cpu()
             require_equal(f"{what}, SIDs on the host", generated.leaves, leaves)
             check_replies(name, path.pair.snapshot, generated, answered)
     return mean(shares)

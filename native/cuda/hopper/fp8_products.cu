@@ -5,9 +5,8 @@
 // tile, so the tensor cores wait for neither results nor residual. One more warp for each group
 // moves tiles of 16-bit results; a residual arrives while its product is summed.
 //
-// Threads write a rounded result in the order in which they hold it, 32 bytes at a time. The next
-// product sums over these columns, so it needs only a weight whose columns are in that order:
-// within 128 columns, column 8 j + 2 q + e is at 32 q + 2 j + e.
+// Threads write a rounded result in the order in which they hold it, 32 bytes at a time:
+// kernels/products/fp8_products.py has the order, in which the next weight's columns are, too.
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
 
@@ -341,13 +340,6 @@ CUtensorMap map_of(const void* matrix, CUtensorMapDataType type, int64_t bytes, 
 }
 
 template <Result kResult>
-void allow_memory() {
-  grace::check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(&fp8_product<kResult>),
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize, kBlockMemory),
-                    "fp8_product: block memory");
-}
-
-template <Result kResult>
 void launch_product(void* stream, const Product& p, int64_t blocks) {
   constexpr auto kBytes = CU_TENSOR_MAP_DATA_TYPE_UINT8;
   const CUtensorMap x = map_of(p.x, kBytes, 1, p.rows, p.inner, kStep);
@@ -357,11 +349,8 @@ void launch_product(void* stream, const Product& p, int64_t blocks) {
     out = map_of(p.out, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, p.rows, p.outs, kBoxColumns);
   }
   const int64_t tiles = (p.rows + kTile - 1) / kTile * (p.outs / kTile);
-  grace::LaunchShape shape{};
-  shape.blocks = dim3(static_cast<unsigned>(tiles < blocks ? tiles : blocks));
-  shape.threads = kThreads;
-  shape.block_memory = kBlockMemory;
-  shape.early = p.early != 0;
+  const dim3 grid(static_cast<unsigned>(tiles < blocks ? tiles : blocks));
+  const grace::LaunchShape shape{grid, kThreads, kBlockMemory, 1, p.early != 0};
   grace::launch("fp8_product", stream, shape, fp8_product<kResult>, x, weight, out, p);
 }
 
@@ -371,9 +360,10 @@ void launch_product(void* stream, const Product& p, int64_t blocks) {
 GRACE_API int32_t grace_cuda_prepare_fp8_products() {
   return grace::guarded([&] {
     encode_function();
-    allow_memory<Result::kRows>();
-    allow_memory<Result::kResidual>();
-    allow_memory<Result::kHidden>();
+    const char* const what = "fp8_product: block memory";
+    grace::allow_memory(fp8_product<Result::kRows>, kBlockMemory, what);
+    grace::allow_memory(fp8_product<Result::kResidual>, kBlockMemory, what);
+    grace::allow_memory(fp8_product<Result::kHidden>, kBlockMemory, what);
   });
 }
 

@@ -11,7 +11,7 @@
 namespace grace::hopper {
 
 // Waits until the kernel before has ended and its results can be read. Then the kernel after this
-// one may take its places (kernels/early_launch.py).
+// one may take its places (kernels/triton_parts.py).
 __device__ inline void await_kernel_before() {
   asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
 }

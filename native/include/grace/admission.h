@@ -1,6 +1,5 @@
-// What admission reads, on the CPU and on a GPU: where a batch's users and an index are. It is
-// written into a GPU's memory for each batch, so that a captured graph finds the batch's users and
-// snapshot. kernels/decode/admission.py has the same layout.
+// What admission reads, on the CPU and on a GPU: where a batch's users and an index are.
+// kernels/decode/admission.py has the same layout.
 #pragma once
 
 #include <cstdint>

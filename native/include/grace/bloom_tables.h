@@ -6,8 +6,6 @@
 // entries are one line of 128 bytes, so that the lanes of a warp never wait for each other.
 #pragma once
 
-#include <cstdint>
-
 #include "grace/match.h"
 
 namespace grace {

@@ -3,7 +3,6 @@
 // for each form, and index/forms has its Python half.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <vector>
 

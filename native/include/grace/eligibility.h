@@ -2,7 +2,6 @@
 // kernels/eligibility/plan.py and batch.py have the same layouts: all fields have 8 bytes.
 #pragma once
 
-#include <cstdint>
 #include <limits>
 
 #include "grace/match.h"

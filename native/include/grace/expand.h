@@ -2,7 +2,6 @@
 // and interned values, never on Bloom bits.
 #pragma once
 
-#include <cstdint>
 #include <utility>
 #include <vector>
 

@@ -2,13 +2,11 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
-#include "grace/component.h"
-#include "grace/user_form.h"
+#include "grace/form.h"
 
 namespace grace {
 

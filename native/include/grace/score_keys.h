@@ -2,7 +2,6 @@
 // Nothing of torch or the CUDA runtime.
 #pragma once
 
-#include <cstdint>
 #include <cstring>
 
 #include "grace/match.h"

@@ -1,7 +1,6 @@
 // How a form of component reads what requests ask: from the entries of maps to rows of arrays.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>

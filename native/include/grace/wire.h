@@ -2,7 +2,6 @@
 // drop the same bits of numbers that are too long.
 #pragma once
 
-#include <cstdint>
 #include <cstring>
 #include <string_view>
 

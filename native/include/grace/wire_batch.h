@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 #include <functional>
 #include <initializer_list>
 #include <map>
@@ -10,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "grace/abi.h"
 #include "grace/parallel.h"
 #include "grace/wire_spans.h"
 

@@ -2,7 +2,6 @@
 // where the entries of maps are and how much is in them. All readers of requests begin with it.
 #pragma once
 
-#include <cstdint>
 #include <string_view>
 #include <vector>
 

@@ -1,26 +1,16 @@
 // The form `bits`: a row has the values of all attributes that a rule allows, one bit each, and a
 // request the values that its user has. It passes a row that has all of its bits.
 #include <algorithm>
-#include <cstdint>
-#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
-#include "grace/abi.h"
-#include "grace/component.h"
+#include "grace/form.h"
 #include "grace/match.h"
-#include "grace/rule_form.h"
-#include "grace/user_form.h"
 
-namespace grace::bits {
+namespace grace::forms::bits {
 
 namespace {
-
-using namespace exact;
-using namespace rules;
-using namespace users;
-using wire::Entry;
 
 class Bits : public Component {
  public:
@@ -213,16 +203,13 @@ GRACE_API int32_t grace_users_add_bits(uint64_t handle, int64_t words, int64_t a
   });
 }
 
-// attributes int32 [n, 3], as AttributeBits. A row has `words` words of 64 bits.
-GRACE_API int32_t grace_rules_add_bits(void* table, int32_t words, const int32_t* attributes,
+// A row has `words` words of 64 bits.   attributes int32 [n, 3]
+GRACE_API int32_t grace_rules_add_bits(void* table, int32_t words, const AttributeBits* attributes,
                                        int32_t n) {
   return guarded([&] {
-    std::vector<AttributeBits> bits;
-    for (int32_t a = 0; a < n; ++a, attributes += 3) {
-      bits.push_back({attributes[0], attributes[1], attributes[2]});
-    }
-    add_component(table, std::make_unique<RuleBits>(words, std::move(bits)));
+    const std::vector<AttributeBits> bits(attributes, attributes + n);
+    add_component(table, std::make_unique<RuleBits>(words, bits));
   });
 }
 
-}  // namespace grace::bits
+}  // namespace grace::forms::bits

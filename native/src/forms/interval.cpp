@@ -1,26 +1,14 @@
 // The form `interval`: a row has two numbers, and a request one: a number of its user, or the time.
 // It passes a row if its number is within, both ends inclusive. An open end is infinite.
 #include <cmath>
-#include <cstdint>
 #include <cstring>
 #include <limits>
-#include <memory>
 
-#include "grace/abi.h"
-#include "grace/component.h"
-#include "grace/rule_form.h"
-#include "grace/user_form.h"
+#include "grace/form.h"
 
-namespace grace::interval {
+namespace grace::forms::interval {
 
 namespace {
-
-using namespace exact;
-using namespace rules;
-using namespace users;
-using wire::Entry;
-using wire::Field;
-using wire::Wrong;
 
 constexpr double kOpen = std::numeric_limits<double>::infinity();
 
@@ -123,4 +111,4 @@ GRACE_API int32_t grace_rules_add_interval(void* table, int32_t missing_passes) 
       [&] { add_component(table, std::make_unique<RuleInterval>(missing_passes != 0)); });
 }
 
-}  // namespace grace::interval
+}  // namespace grace::forms::interval

@@ -1,21 +1,11 @@
 // The form `lists`: a row has the values of one set that a rule includes, groups of values, and
 // those it excludes; a request has its user's values. It passes a row if it has one of the included
 // values, where there are any, one of each group, and none of the excluded ones.
-#include <algorithm>
-#include <cstdint>
-#include <memory>
-
 #include "grace/named_ids.h"
-#include "grace/rule_form.h"
 
-namespace grace::lists {
+namespace grace::forms::lists {
 
 namespace {
-
-using namespace exact;
-using namespace rules;
-using namespace users;
-using wire::Entry;
 
 // index/forms/lists.py describes the arrays.
 struct AskedLists {
@@ -36,6 +26,14 @@ struct Table {
   const int32_t* values;
 };
 
+// The groups of row r are groups[r] .. groups[r + 1] of the table `grouped`.
+struct Rows {
+  Table include;
+  Table exclude;
+  const int64_t* groups;
+  Table grouped;
+};
+
 bool has_any(const Ids& ids, const std::vector<uint64_t>& marks) {
   return std::any_of(ids.begin(), ids.end(),
                      [&](int32_t value) { return ((marks[value >> 6] >> (value & 63)) & 1) != 0; });
@@ -50,16 +48,11 @@ void prefetch_all(const Ids& ids) {
 
 class Lists : public Component {
  public:
-  // The groups of row r are groups[r] .. groups[r + 1] of the table `grouped`.
-  Lists(int64_t rows, int64_t values, Table include, Table exclude, const int64_t* groups,
-        Table grouped)
-      : values_(values),
-        include_(include),
-        exclude_(exclude),
-        groups_(groups),
-        grouped_(grouped),
-        excludes_(exclude.offsets[rows] != 0),
-        has_groups_(groups[rows] != 0) {}
+  Lists(int64_t rows, int64_t values, const Rows& of)
+      : of_(of),
+        values_(values),
+        excludes_(of.exclude.offsets[rows] != 0),
+        has_groups_(of.groups[rows] != 0) {}
 
   void require_valid(const void* asked, int64_t requests) const override {
     lists_of(asked).known().require_valid(requests, values_);
@@ -80,13 +73,13 @@ class Lists : public Component {
   void test(const void* asked, int64_t request, const std::vector<uint64_t>& marks,
             const int32_t* rows, int32_t count, bool* passes) const override {
     for (int32_t i = 0; i < count; ++i) {
-      prefetch(include_.offsets + rows[i]);
-      if (excludes_) prefetch(exclude_.offsets + rows[i]);
+      prefetch(of_.include.offsets + rows[i]);
+      if (excludes_) prefetch(of_.exclude.offsets + rows[i]);
     }
     Ids include[kBlock], exclude[kBlock];
     for (int32_t i = 0; i < count; ++i) {
-      include[i] = ids_of(include_, rows[i]);
-      exclude[i] = excludes_ ? ids_of(exclude_, rows[i]) : Ids{};
+      include[i] = ids_of(of_.include, rows[i]);
+      exclude[i] = excludes_ ? ids_of(of_.exclude, rows[i]) : Ids{};
       prefetch_all(include[i]);
       prefetch_all(exclude[i]);
     }
@@ -102,8 +95,8 @@ class Lists : public Component {
 
  private:
   bool has_each_group(int32_t row, const std::vector<uint64_t>& marks) const {
-    for (int64_t group = groups_[row]; group < groups_[row + 1]; ++group) {
-      if (!has_any(ids_of(grouped_, group), marks)) return false;
+    for (int64_t group = of_.groups[row]; group < of_.groups[row + 1]; ++group) {
+      if (!has_any(ids_of(of_.grouped, group), marks)) return false;
     }
     return true;
   }
@@ -112,11 +105,8 @@ class Lists : public Component {
     return {table.values + table.offsets[row], table.values + table.offsets[row + 1]};
   }
 
+  Rows of_;
   int64_t values_;
-  Table include_;
-  Table exclude_;
-  const int64_t* groups_;
-  Table grouped_;
   bool excludes_;
   bool has_groups_;
 };
@@ -143,8 +133,7 @@ class UserLists : public UserForm {
     keep_distinct(unknown);
     const auto count = static_cast<int64_t>(known.size() + unknown.size());
     if (count > most_values_) {
-      throw entries[0]->fault(wire::Wrong::kDistinctValues, wire::Field::kUserValues, count,
-                              most_values_);
+      throw entries[0]->fault(Wrong::kDistinctValues, Field::kUserValues, count, most_values_);
     }
     const AskedLists& out = lists_of(rows);
     out.open[row] = count > 0 || missing_passes_exclude_ ? kOpenExclude : 0;
@@ -223,10 +212,8 @@ GRACE_API int32_t grace_exact_add_lists(uint64_t handle, const int32_t* ids, int
                                         const int64_t* group_offsets, const int32_t* group_values) {
   return guarded([&] {
     const Table include{include_offsets, include_values}, exclude{exclude_offsets, exclude_values};
-    const Table grouped{group_offsets, group_values};
-    add_component(
-        handle,
-        {ids, stride, std::make_unique<Lists>(rows, values, include, exclude, groups, grouped)});
+    const Rows all{include, exclude, groups, {group_offsets, group_values}};
+    add_component(handle, {ids, stride, std::make_unique<Lists>(rows, values, all)});
   });
 }
 
@@ -248,4 +235,4 @@ GRACE_API int32_t grace_rules_add_lists(void* table) {
   return guarded([&] { add_component(table, std::make_unique<RuleLists>()); });
 }
 
-}  // namespace grace::lists
+}  // namespace grace::forms::lists

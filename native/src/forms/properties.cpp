@@ -1,22 +1,11 @@
 // The form `properties`: a row has the values of an ad, and a request says which it wants: it
 // passes a row with one of some values, and with none of others. index/forms/properties.py
 // describes what requests ask.
-#include <algorithm>
-#include <cstdint>
-#include <memory>
-
 #include "grace/named_ids.h"
-#include "grace/rule_form.h"
 
-namespace grace::properties {
+namespace grace::forms::properties {
 
 namespace {
-
-using namespace exact;
-using namespace rules;
-using namespace users;
-using wire::Entry;
-using wire::Field;
 
 struct AskedFilters {
   uint8_t* open;
@@ -165,4 +154,4 @@ GRACE_API int32_t grace_rules_add_properties(void* table) {
   return guarded([&] { add_component(table, std::make_unique<RuleProperties>()); });
 }
 
-}  // namespace grace::properties
+}  // namespace grace::forms::properties
