@@ -1,5 +1,7 @@
 // The admitted children of every beam row, which kernels/decode/admit_children.py defines.
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "grace/abi.h"
 #include "grace/admission.h"

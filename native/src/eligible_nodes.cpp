@@ -1,7 +1,9 @@
 // The masks of rows, rules, leaves and all other nodes, which kernels/eligibility/eligible_nodes.py
 // defines. Bit i of a group's mask is its request i.
+#include <algorithm>
 #include <array>
 #include <memory>
+#include <vector>
 
 #include "grace/abi.h"
 #include "grace/eligibility.h"

@@ -1,7 +1,10 @@
 // The lists of mode `exact`: the distinct rules of each leaf, and the set rules that name each
 // value. No result depends on `threads`.
+#include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <utility>
+#include <vector>
 
 #include "grace/abi.h"
 #include "grace/parallel.h"

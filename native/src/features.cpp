@@ -1,9 +1,14 @@
 // Reads requests' features, grace.v1.Features, from the bytes into the row numbers that
 // model/engine/feature_reader.py describes. A handle holds a model's inputs; a call reads a batch.
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "grace/wire_batch.h"
 

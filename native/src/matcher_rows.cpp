@@ -7,8 +7,11 @@
 // long as the partition that took it has not changed, whatever became of the others. And while a
 // partition is empty no other costs less, so that the first one inside the row is the answer, and a
 // larger k would change nothing.
+#include <algorithm>
+#include <limits>
 #include <memory>
 #include <numeric>
+#include <vector>
 
 #include "grace/abi.h"
 #include "grace/interner.h"

@@ -1,5 +1,8 @@
 // The rows of a child entry's k-way matcher that can decide: kernels/decode/needed_rows.py says why
 // others cannot.
+#include <algorithm>
+#include <vector>
+
 #include "grace/abi.h"
 #include "grace/parallel.h"
 

@@ -5,6 +5,9 @@
 // Look-ups are binary searches over `ad_lookup`, whose ids are anywhere in memory. Each step of a
 // search waits for memory, so a block of searches takes its steps together, and asks early for what
 // the next step reads.
+#include <algorithm>
+#include <vector>
+
 #include "grace/abi.h"
 #include "grace/parallel.h"
 

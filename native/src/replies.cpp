@@ -1,6 +1,8 @@
 // Matched ads to the bytes of grace.v1.RetrieveResponse: small fields in the order of their
 // numbers, the long ones after them.
 #include <iterator>
+#include <string_view>
+#include <vector>
 
 #include "grace/expand.h"
 #include "grace/wire.h"

@@ -4,6 +4,10 @@
 // A rule has a row of each component; the rows of each and the rules are deduplicated. An ad with
 // clauses has several rules, which are interned as an alternative. Ids follow the order of arrival:
 // the builder renumbers them once the ads are in (SID, ad id) order.
+#include <algorithm>
+#include <memory>
+#include <vector>
+
 #include "grace/abi.h"
 #include "grace/interner.h"
 #include "grace/parallel.h"

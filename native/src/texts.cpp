@@ -1,4 +1,6 @@
 // Checks of texts that may be any bytes.
+#include <string_view>
+
 #include "grace/abi.h"
 #include "grace/utf8.h"
 

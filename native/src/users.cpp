@@ -1,6 +1,11 @@
 // Reads what requests ask, the maps `user` and `filters` of grace.v1.RetrieveRequest and the time,
 // from the bytes into the arrays of the components' forms. A handle holds a schema; a call reads a
 // batch.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "grace/user_form.h"
 #include "grace/wire_batch.h"
 

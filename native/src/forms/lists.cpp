@@ -1,6 +1,8 @@
 // The form `lists`: a row has the values of one set that a rule includes, groups of values, and
 // those it excludes; a request has its user's values. It passes a row if it has one of the included
 // values, where there are any, one of each group, and none of the excluded ones.
+#include <algorithm>
+
 #include "grace/named_ids.h"
 
 namespace grace::forms::lists {

@@ -1,6 +1,8 @@
 // The form `properties`: a row has the values of an ad, and a request says which it wants: it
 // passes a row with one of some values, and with none of others. index/forms/properties.py
 // describes what requests ask.
+#include <algorithm>
+
 #include "grace/named_ids.h"
 
 namespace grace::forms::properties {
