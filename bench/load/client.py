@@ -191,11 +191,9 @@ def run_load(target: Target, load: Load, part: Part = Part()) -> LoadRun:
             )
             return LoadRun(address, began, caller.now(), tuple(caller.ended), len(methods))
 
-    def event_loop() -> asyncio.AbstractEventLoop:
-        # Time-outs of select() count microseconds, those of epoll and uvloop milliseconds.
-        return asyncio.SelectorEventLoop(selectors.SelectSelector())
-
-    with asyncio.Runner(loop_factory=event_loop) as runner:
+    # Time-outs of select() count microseconds, those of epoll and uvloop milliseconds.
+    selector = selectors.SelectSelector()
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
         return runner.run(run())
 
 

@@ -128,15 +128,11 @@ def _add_norm(x: Tensor, y: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, T
     return added, rms_norm(added, gain, eps)
 
 
-def _activate(hidden: Tensor) -> Tensor:
-    return torch.relu(hidden)
-
-
 def _score(logits: Tensor, scores: Tensor) -> Tensor:
     return logits.float().log_softmax(dim=-1) + scores[:, None]
 
 
-PLAIN = Pieces(rms_norm, _add_norm, _activate, _score)
+PLAIN = Pieces(rms_norm, _add_norm, torch.relu, _score)
 
 
 @functools.cache

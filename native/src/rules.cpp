@@ -38,15 +38,19 @@ List list_of(const GraceListColumn& column, int64_t row) {
   return {column.codes + begin, column.offsets[row + 1] - begin, true};
 }
 
-// Rows of one component, one after another, and their ids, kAbsent for those not seen in earlier
-// batches.
+// Rows of one component, one after another.
 struct Spans {
   std::vector<int32_t> words;
   std::vector<int64_t> ends;  // [rows]
-  std::vector<int32_t> ids;
 
   const int32_t* begin(int64_t row) const { return words.data() + (row == 0 ? 0 : ends[row - 1]); }
   int64_t length(int64_t row) const { return ends[row] - (row == 0 ? 0 : ends[row - 1]); }
+};
+
+// A run of rows, and the ids of their parts, kAbsent for those not seen in earlier batches.
+struct Encoded {
+  std::vector<Spans> spans;    // of each component
+  std::vector<int32_t> parts;  // [rows, components]
 };
 
 struct Component {
@@ -62,7 +66,7 @@ class RuleTable {
            int32_t* faults) {
     const int64_t runs = std::max<int64_t>(1, std::min<int64_t>(threads, rows));
     // What each thread found in its rows: new rules are added in row order afterwards.
-    std::vector<std::vector<Spans>> encoded(runs, std::vector<Spans>(components.size()));
+    std::vector<Encoded> encoded(runs);
     parallel_tasks(runs, threads, [&](int64_t r) {
       encode_run(chunk_of(rows, runs, r), columns, rule_of, faults, encoded[r]);
     });
@@ -101,22 +105,33 @@ class RuleTable {
 
  private:
   void encode_run(Range run, const GraceListColumn* columns, int32_t* rule_of, int32_t* faults,
-                  std::vector<Spans>& out) const {
+                  Encoded& out) const {
+    const auto count = static_cast<int64_t>(components.size());
+    out.spans.resize(count);
+    out.parts.resize(count * (run.end - run.begin));
     std::vector<Lookup> lookups;
     for (int64_t first = run.begin; first < run.end; first += kBlock) {
       const Range block{first, std::min(first + kBlock, run.end)};
+      const int64_t begin = first - run.begin, end = block.end - run.begin;
       int32_t column = 0;
-      for (size_t c = 0; c < components.size(); ++c) {
-        encode_block(block, *components[c].form, columns, column, rule_of, faults, out[c]);
+      for (int64_t c = 0; c < count; ++c) {
+        Spans& spans = out.spans[c];
+        encode_block(block, *components[c].form, columns, column, rule_of, faults, spans);
         column += components[c].form->lists;
         lookups.clear();
-        for (int64_t row = first - run.begin; row < block.end - run.begin; ++row) {
-          lookups.push_back({&components[c].rows, out[c].begin(row), out[c].length(row)});
+        for (int64_t row = begin; row < end; ++row) {
+          lookups.push_back({&components[c].rows, spans.begin(row), spans.length(row),
+                             &out.parts[row * count + c]});
         }
         Interner<int32_t>::find(lookups);
-        for (const Lookup& each : lookups) out[c].ids.push_back(each.id);
       }
-      find_rules(block, first - run.begin, out, lookups, rule_of);
+      // A rule with a new part is new: no rule has the part kAbsent.
+      lookups.clear();
+      for (int64_t row = block.begin; row < block.end; ++row) {
+        if (rule_of[row] == kRefused) continue;
+        lookups.push_back({&rules, &out.parts[(row - run.begin) * count], count, rule_of + row});
+      }
+      Interner<int32_t>::find(lookups);
     }
   }
 
@@ -138,34 +153,16 @@ class RuleTable {
     }
   }
 
-  // Gives encoded rows the rules that earlier batches have made. A rule with a new part is new: no
-  // rule has the part kAbsent.
-  void find_rules(Range block, int64_t first, const std::vector<Spans>& encoded,
-                  std::vector<Lookup>& lookups, int32_t* rule_of) const {
-    std::vector<int32_t> parts(kBlock * encoded.size());
-    lookups.clear();
-    for (int64_t row = block.begin; row < block.end; ++row) {
-      int32_t* own = parts.data() + (row - block.begin) * encoded.size();
-      for (size_t c = 0; c < encoded.size(); ++c)
-        own[c] = encoded[c].ids[first + row - block.begin];
-      lookups.push_back({&rules, own, static_cast<int64_t>(encoded.size())});
+  // Makes a rule of a row with the parts of which no table knows yet.
+  int32_t add_rule(Encoded& from, int64_t row) {
+    const auto count = static_cast<int64_t>(components.size());
+    int32_t* parts = from.parts.data() + row * count;
+    for (int64_t c = 0; c < count; ++c) {
+      if (parts[c] != Interner<int32_t>::kAbsent) continue;
+      const Spans& spans = from.spans[c];
+      parts[c] = components[c].rows.find_or_add(spans.begin(row), spans.length(row));
     }
-    Interner<int32_t>::find(lookups);
-    for (int64_t row = block.begin; row < block.end; ++row) {
-      if (rule_of[row] != kRefused) rule_of[row] = lookups[row - block.begin].id;
-    }
-  }
-
-  int32_t add_rule(const std::vector<Spans>& from, int64_t row) {
-    std::vector<int32_t> parts;
-    for (size_t c = 0; c < components.size(); ++c) {
-      const int32_t id = from[c].ids[row];
-      parts.push_back(
-          id != Interner<int32_t>::kAbsent
-              ? id
-              : components[c].rows.find_or_add(from[c].begin(row), from[c].length(row)));
-    }
-    return rules.find_or_add(parts.data(), static_cast<int64_t>(parts.size()));
+    return rules.find_or_add(parts, count);
   }
 };
 

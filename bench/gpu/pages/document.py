@@ -343,5 +343,4 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
 
 if __name__ == "__main__":
     for mark, (folder, where) in MACHINES.items():
-        text = performance_document(Path(sys.argv[2]) / folder, where)
-        rewrite(Path(sys.argv[1]), mark, text)
+        rewrite(Path(sys.argv[1]), mark, performance_document(Path(sys.argv[2]) / folder, where))

@@ -50,8 +50,8 @@ class Interner {
     const Interner* table;
     const Word* span;
     int64_t length;
+    int32_t* id;  // where the result goes
     uint32_t hash = 0;
-    int32_t id = kAbsent;  // the result
   };
 
   // Looks up spans in tables that are larger than the caches: what a lookup reads next is on its
@@ -67,8 +67,8 @@ class Interner {
     for (const Lookup& each : lookups) {
       __builtin_prefetch(each.table->span(each.table->first_id(each.hash)));
     }
-    for (auto& [table, span, length, hash, id] : lookups) {
-      id = table->slots_[table->slot_of(span, length, hash)].id;
+    for (const auto& [table, span, length, id, hash] : lookups) {
+      *id = table->slots_[table->slot_of(span, length, hash)].id;
     }
   }
 
