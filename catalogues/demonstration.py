@@ -47,7 +47,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "Four weeks later": {"at": TUESDAY_10 + 28 * DAY_MS},
     "No dentists": {"filters": {"category": {"none_of": ["dentists"]}}},
 }
-"""What changes in the request."""
+"""The changes to the request, by the name of the variant."""
 
 CLICKED = ("physiotherapy clinic", "eye test", "orthodontist", "dental clinic")
 """Products that the demonstration's user clicked, oldest first."""
@@ -136,7 +136,7 @@ class Demonstration:
         return tuple(steps)
 
     def eligible_ads(self, changes: Mapping[str, Any]) -> int:
-        """Count the ads that the user may see with some changes of the request."""
+        """Count the ads that the user may see with some changes to the request."""
         request = request_of_json({**self.request, **changes})
         return sum(map(_may_see, self._known(request).values()))
 

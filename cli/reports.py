@@ -33,7 +33,7 @@ def plain_table(title: str, *headings: str, left: int = 0) -> Table:
 def coverage_table(
     after: "Coverage", before: "Coverage | None" = None, version_before: int | None = None
 ) -> Table:
-    """Return a row per name of the schema, also of those that it has no longer."""
+    """Return a row per name of the schema, and per name that it no longer has."""
     headings = [] if before is None else [f"version {version_before}", "change, points"]
     table = plain_table("Coverage", "ads with a rule on", "share of all ads", *headings, left=1)
     old = {} if before is None else before.with_rule

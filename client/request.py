@@ -44,7 +44,7 @@ class Events:
 
 
 class FilterFields(TypedDict, total=False):
-    """Which ads a property lets through; docs/api.md explains it."""
+    """A filter of ads by one property; docs/api.md explains it."""
 
     any_of: str | Iterable[str]
     none_of: str | Iterable[str]
@@ -59,9 +59,9 @@ class RequestFields(TypedDict, total=False):
     dense, categorical, bags, sequences     the model's inputs of each kind, by name
     exclude      id or ids of each kind of entity whose ads to leave out: {"campaign": [9, 12]}
     strict       refuse a request with an unknown name; True by default
-    at           when ads are eligible: a datetime with a time zone, or milliseconds since 1970
+    at           the request's time: a datetime with a time zone, or milliseconds since 1970
     filters      what ads must be: {"category": {"none_of": ["alcohol"], "unknown": False}};
-                 `unknown` is whether ads without a category pass
+                 `unknown` says whether ads without a category pass
 
     Ids are numbers, or texts if the client has the data folder of the ads.
     """

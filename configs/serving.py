@@ -136,7 +136,7 @@ class LimitsConfig(Section):
     ] = 256
     user_values: Annotated[Count, "values of all attributes and sets in user, in total"] = 4096
     values_per_name: Annotated[Count, "values of one attribute or set, ids of one bag"] = 4096
-    filter_values: Annotated[Count, "values in any_of, and in none_of, of one filter"] = 10_000
+    filter_values: Annotated[Count, "values in any_of of one filter, and in its none_of"] = 10_000
     value_bytes: Annotated[Places, "UTF-8 size of a name or a value"] = 1024
     events: Annotated[Count, "events in one sequence"] = 16_384
     open_calls: Annotated[

@@ -49,7 +49,7 @@ class AdsTable:
         self._schema = load_schema(data.targeting)
 
     def known(self, ad_ids: Sequence[int], request: RetrieveRequest) -> Mapping[int, KnownAd]:
-        """Read the ads with these ids. The request says `at`."""
+        """Read the ads with these ids. The request must have `at`."""
         found: dict[int, KnownAd] = {}
         for file in self._source.tables():
             found.update(self._ads_in(file, ad_ids, request))

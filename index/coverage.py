@@ -32,7 +32,7 @@ _READ_FILES = (
 class Coverage:
     """
     with_rule       by name of the schema: the share of the ads that have a rule on it
-    for_everybody   the share of the ads that have no rule at all; a property is none
+    for_everybody   the share of the ads that have no rule at all; a property is no rule
     distinct_rules  of all ads; rules that allow the same users count once
     columns         of the ads table, in which some ad has a rule: `country`, `country_exclude`
     """
@@ -134,7 +134,7 @@ def coverage_of_version(root: Path, version: int) -> Coverage:
 
 
 def _with_alternatives(flags: Flags, rules: TargetingRules) -> Flags:
-    """Add the flag of each alternative: that of any of its rules."""
+    """Add a flag for each alternative: whether any of its rules has the flag."""
     offsets, members = rules.alternatives
     if len(offsets) == 1:
         return flags

@@ -1,7 +1,7 @@
 """The checks at an operation's border, and what compiled code takes in place of a tensor.
 
 A tensor has the shape, type and layout that the operation expects, or the error prints both. The
-checks that all bodies share read no values, so that a GPU is not waited for.
+checks that all bodies share read no values, so that none waits for a GPU.
 """
 
 from typing import Any

@@ -108,7 +108,7 @@ def invalid_field(field: str, fault: str, logged: str | None = None) -> ServiceE
 
 
 def refusal_of(fault: RequestError, message: str) -> ServiceError:
-    """Return the refusal of a message. A fault without a field: its bytes are no such message."""
+    """Return the refusal of a message. A fault without a field means malformed bytes."""
     if not fault.field:
         return malformed(message)
     return invalid_field(fault.field, fault.fault, fault.logged)

@@ -157,7 +157,7 @@ class InputBatch:
     requests: tuple[PendingRequest, ...]
     failures: tuple[Failure, ...]
     ignored: tuple[tuple[str, ...], ...]  # of each request: names that the schema does not know
-    at: int  # milliseconds since 1970; the time of requests that say none
+    at: int  # milliseconds since 1970; the time of requests that send none
     user_rows: UserRows  # [bucket], in the CPU's memory, for exact matching
     users: UserTensors  # [bucket], on the device
     features: Callable[[], FeatureTensors]  # [bucket], computes them on the device

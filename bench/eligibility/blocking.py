@@ -1,7 +1,7 @@
-"""Flights, a range and a property for the catalogue, and requests whose tests of them block ads.
+"""Flights, a range and a property for the catalogue, and requests for which these block ads.
 
-Each rule gets a flight's start, a least number and a category, at random and of as many of each.
-The time, the number and the filter of a request pass the same share of them.
+Each rule gets a random start of a flight, minimum and category, out of equally many of each.
+The time, the number and the filter of a request each pass the same share of these.
 """
 
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def with_flights_and_filters(facts: Snapshot) -> Snapshot:
 
 
 def asking(user: UserAttributes, name: str) -> RetrieveRequest:
-    """Return a user's request that the rows below a number pass, of each component."""
+    """Return a user's request, which passes the rows below one number of each component."""
     rows = _passing_rows(name)
     request = request_of_user(user, at=rows * _HOUR - 1)
     request.user["spend"].number = rows - 1

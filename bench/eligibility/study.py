@@ -4,7 +4,7 @@ flights and filters that block a share of all ads.
 Rows, by "table": `catalogue` (one), `matchers` (per mode, kind and position), `exact` (one, what
 mode `exact` has in place of matchers), `pass` (per catalogue, mode and bucket of generated ads),
 `selectivity` (per catalogue, mode and range of the share of all ads that a user may see), `passing`
-(per catalogue with flights and filters, which share of ads these pass). Knobs are calibrated for
+(per catalogue with flights and filters, the share of ads that pass). Knobs are calibrated for
 mode `cd` alone (docs/eligibility-calibration.md): nothing is fitted to another mode.
 """
 

@@ -135,7 +135,7 @@ def _ways(rows: Rows) -> str:
 
 
 def _blocked(rows: Rows) -> str:
-    """Compare the ways that block ads and the same ones that do not."""
+    """Compare the ways with flights and filters that block ads, and the same ways without them."""
     everyone = _all(rows, table="pass", bucket="all")
     modes = {row["mode"] for row in everyone if row["catalogue"] in PASSING}
     of_catalogue = [

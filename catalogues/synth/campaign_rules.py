@@ -194,16 +194,16 @@ def _hour_columns(
     return _columns("hour", HOURS, include, ([_NIGHT], excludes, np.zeros_like(reach)))
 
 
-OPEN = -1  # a start or an end that is not there
+OPEN = -1  # no start, or no end
 _FLIGHT_ODDS = ((0.55, 0.21, 0.08, 0.08, 0.08),)
-_FLIGHT_DAYS = np.array(  # first and last start, first and last end, from the day of NOW_MS on
+_FLIGHT_DAYS = np.array(  # first and last start, first and last end, in days from NOW_MS
     [[0, 0, 0, 0], [-365, -1, 0, 0], [-60, -1, 1, 60], [-120, -60, -59, -1], [1, 60, 61, 120]]
 )
 _OPEN_START, _OPEN_END = 1, 2  # kinds below these numbers have no start, or no end
 
 
 def campaign_flights(background: Background, rng: np.random.Generator) -> Int64Array:
-    """Draw the start and the end of each campaign, midnights, or OPEN.   [2, campaigns]
+    """Draw the start and the end of each campaign, at midnight or OPEN.   [2, campaigns]
 
     Most are open, or have only a start in the past: at any later time, they run.
     """

@@ -1,7 +1,7 @@
 """Decide who may see which ad: people in a log meet no other ads.
 
 The rules are those of docs/targeting.md; tests/support/oracle.py defines them on plain sets. The
-log knows no flights and no hours.
+log ignores flights and hours.
 """
 
 from collections.abc import Mapping, Sequence

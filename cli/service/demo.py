@@ -126,7 +126,7 @@ def _serve(server: "RunningServer", snapshot: "Snapshot", folder: Path) -> None:
         for name, changes in VARIANTS.items():
             varied = client.retrieve({**asked, **changes}, timeout=CALL_SECONDS).message
             eligible = f"{demonstration.eligible_ads(changes):,} of {len(demonstration.ads):,}"
-            print(f"  {name}: {eligible} ads are for this user, best first")
+            print(f"  {name}: {eligible} ads are for this user; the best of them:")
             titles = dict.fromkeys(demonstration.ads[ad].title for ad in varied.ad_ids)
             print(f"    {'; '.join(islice(titles, SHOWN_TITLES))}")
 

@@ -1,7 +1,7 @@
-"""Read what the columns of rules say: those of the ads, and those of their clauses.
+"""Read the columns of rules: those of the ads, and those of their clauses.
 
-An ad without clauses is one row of rules. One with clauses is a row for each: what its own columns
-say, and what the clause says. Clauses are structs of the same columns, or made of an expression.
+An ad without clauses is one row of rules. An ad with clauses is a row for each clause, which joins
+the ad's own columns to the clause's. Clauses are structs of the same columns, or an expression.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,8 +31,8 @@ Int64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _NONE = -1
-_MOST_KEPT = 1 << 16  # expressions of which the clauses are remembered
-_BOTH = "stands in the ad's own columns and in a clause; leave one of them out"
+_MOST_KEPT = 1 << 16  # expressions whose clauses are kept
+_BOTH = "is in the ad's own columns and in a clause; leave one of them out"
 
 
 def _values(rows: Rows, name: str, codes: Codes) -> ListColumn:
@@ -60,7 +60,7 @@ def _times(rows: Rows, name: str, _: None) -> ListColumn:
 
 
 def _ends(rows: Rows, name: str, _: None) -> ListColumn:
-    """An interval has its ends, and a flight does not: take the millisecond before."""
+    """Return the last millisecond of each flight, since an interval includes its end."""
     times, valid = rows.moments(name)
     return number_column(times.astype(np.float64) - 1, valid)
 
@@ -74,11 +74,11 @@ _READERS: Mapping[str, tuple[Role, Callable[[Rows, str, Any], ListColumn]]] = {
     "_start": (roles.MOMENT, _times),
     "_end": (roles.MOMENT, _ends),
 }
-"""By the ending of a column's name after the name of the schema."""
+"""The role and the reader of a column, by the ending of its name after the schema's name."""
 
 
 def says(schema: TargetingSchema, column: str, cells: ListColumn) -> Mask:
-    """Return which cells are rules: an empty list of some columns is none."""
+    """Return which cells are rules: in some columns, an empty list is no rule."""
     found: Mask = cells.valid == 1
     ending, properties = column.removeprefix(schema.name_of[column]), schema.properties
     if ending in ("_exclude", "_all") or column in {each.name for each in properties}:
@@ -191,7 +191,7 @@ class RuleReader:
         return _clause_rows(rows, _clause_array(found, self.schema)), offsets, places
 
     def _clauses_of(self, text: str | None) -> list[Mapping[str, Any]]:
-        """An empty text has no clauses, as a cell without a rule."""
+        """Return the clauses of an expression. An empty text has none, like an empty cell."""
         if text is None:
             raise ExpressionError(0, "is not UTF-8")
         if text and text not in self._clauses:
@@ -213,7 +213,7 @@ class RuleReader:
         for name, column in zip(self.code_of, of_clauses, strict=True):
             spoken |= False if column is None else says(self.schema, name, column)
         for clause in np.flatnonzero(~spoken).tolist():
-            clauses.refuse(clause, CLAUSES, None, "says nothing, so that every user passes it")
+            clauses.refuse(clause, CLAUSES, None, "has no rule, so every user would pass")
         counts = np.diff(offsets)
         row_offsets = np.append(0, np.cumsum(np.maximum(counts, 1)))
         ad_of = np.repeat(np.arange(len(rows)), np.maximum(counts, 1))
@@ -235,7 +235,7 @@ class RuleReader:
         ad_of: Int64,
         clause_of: Int64,
     ) -> Iterator[tuple[int, str]]:
-        """Yield the ads whose own columns and one of whose clauses have rules on the same name."""
+        """Yield each ad and name that has rules in the ad's own columns and in a clause."""
         pairs = zip(own, of_clauses, strict=True)
         for name, columns in self.schema.columns.items():
             in_own, in_clauses = np.zeros((2, len(ad_of)), np.bool_)
@@ -247,7 +247,7 @@ class RuleReader:
 
 
 def _says(column: ListColumn | None, places: Int64) -> npt.NDArray[np.bool_]:
-    """Return whether the column says something at each place. At -1, it does not."""
+    """Return whether the column has a cell that is not null at each place; it has none at -1."""
     if column is None:
         return np.zeros(len(places), np.bool_)
     found: npt.NDArray[np.bool_] = np.append(column.valid == 1, False)[places]
@@ -257,7 +257,7 @@ def _says(column: ListColumn | None, places: Int64) -> npt.NDArray[np.bool_]:
 def _merged(
     ad_of: Int64, clause_of: Int64, own: ListColumn | None, clauses: ListColumn | None
 ) -> ListColumn | None:
-    """Return what each row says: the clause where it does, and else the ad's own column."""
+    """Return each row's cell: that of the clause unless it is null, and else the ad's own."""
     if own is None and clauses is None:
         return None
     own = own or _silent(int(ad_of.max(initial=-1)) + 1)
@@ -278,7 +278,7 @@ def _clause_rows(rows: Rows, structs: pa.Array) -> Rows:
 
 
 def _rows_of(rows: Rows, columns: Mapping[str, pa.Array]) -> Rows:
-    """Return rows with our names that come from columns of others."""
+    """Return rows of these columns, by our names, which come from cells of other rows."""
     batch = pa.record_batch([*columns.values()], [*columns])
     file = replace(rows.file, format=Format.PARQUET, schema=batch.schema)
     return Rows(file, np.arange(len(batch)), batch, {name: name for name in columns}, "")

@@ -24,7 +24,7 @@ FAULTS = {
     1: "bad value",
     2: "the list is empty, so no user could pass; drop the rule or name values",
     3: "the exclude list leaves nothing of what is included, so no user could pass",
-    4: "the range is empty, so no user could pass; its least must not be above its most",
+    4: "the range is empty, so no user could pass; its minimum must not be above its maximum",
 }
 
 BLOCK_BITS = 1 << 27  # of the rules that are encoded again at a time, each bit as a byte
@@ -73,9 +73,9 @@ class RuleTable:
     def add(
         self, rules: RuleColumns, rule_of: npt.NDArray[np.int32]
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Return a rule for each ad, or a number that `take` replaces, and faults as `add_rows`.
+        """Return each ad's rule, or a number that `take` replaces, and faults as `add_rows` does.
 
-        rule_of  int32 [ads]: REFUSED for those to pass over. An ad is, if one of its clauses is
+        rule_of  int32 [ads]: REFUSED for ads to skip. An ad is refused if one of its clauses is
         """
         of_rows = rule_of[rules.ad_of(len(rule_of))]
         faults = self.add_rows(rules.columns, of_rows)
@@ -111,7 +111,7 @@ class RuleTable:
     def add_again(
         self, rules: TargetingRules
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Give each rule and alternative that another table has encoded its number here.
+        """Encode the rules and alternatives of another table, and give them numbers here.
 
         Return the numbers, and the faults of rules. Value ids must mean the same in both tables.
         """

@@ -1,10 +1,10 @@
 """The ads table: its files, checked by their columns before any row is read.
 
 Columns, by our names: `ad_id`, `sid` unless SIDs are joined, optional `ad_weight`, for each name of
-the targeting schema one or more of its columns, `clauses` or `rule`, and each entity. A column of
-lists that the schema does not declare looks like a rule that would not be enforced, so it is
-refused. So is `Country` in a table without `country`. Other columns are ignored, and the summary
-names them.
+the targeting schema one or more of its columns, `clauses` or `rule`, and each entity. A build
+refuses a column that the schema does not declare but that looks like a rule, by its lists or its
+name's ending. It also refuses `Country` in a table without `country`. It ignores other columns, and
+the summary names them.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -67,7 +67,7 @@ class ExpectedColumns:
     """The columns that a build expects of an ads table."""
 
     schema: TargetingSchema
-    without: tuple[str, ...] = ()  # attributes, sets and entities that it may lack
+    without: tuple[str, ...] = ()  # names and entities that it may lack
     sids_are_joined: bool = False
     mapped: frozenset[str] = frozenset()  # columns of ids that an id map numbers
 
@@ -323,7 +323,7 @@ class _Columns:
 
 
 def _looks_like_a_rule(field: pa.Field) -> bool:
-    """Return whether a type or a name is that of a rule, which no code would read or enforce."""
+    """Return whether an undeclared column looks like a rule, by its type or its name."""
     kind = field.type
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type

@@ -1,8 +1,8 @@
 """The form `bits`: all attributes together are one component.
 
-A row is a bitmask: the values that a rule allows, one bit each. A request asks with the bits of
-its user's values: `other` for an unknown one, and for an attribute without a value that of its
-clock, the one that its schema names, or `other`. It passes a row that has all of them.
+A row is a bitmask: the values that a rule allows, one bit each. A request has the bits of its
+user's values: `other` for an unknown value, and for an attribute without a value the one that its
+clock shows, its `missing`, or `other`. It passes a row that has all of these bits.
 C++: native/src/forms/bits.cpp.
 """
 

@@ -53,7 +53,7 @@ class ListColumn:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One part of a rule that was tested: `name rule` is an expression. Other names pass.
+    """One part of a rule that was tested: `name rule` is an expression. Names without one pass.
 
     `user` has all of the user's values for the name. `deciding` has those that fulfil the rule, or
     those that break it. If `user` is empty, `deciding` has the schema's `missing` value, if any.
@@ -95,7 +95,7 @@ class Component(Protocol):
 
     @property
     def label(self) -> str:
-        """What metrics call the ads that fail here."""
+        """The name of this test in metrics and replies, which count the ads that fail it."""
 
     def codes(self) -> Sequence[Codes | None]:
         """Return new codes for the columns of each name; None for columns of numbers or times."""
@@ -107,7 +107,7 @@ class Component(Protocol):
         """Return the rows of words that C++ encoded: row i is words[offsets[i] : offsets[i + 1]]"""
 
     def columns_of(self, rows: Any, chosen: npt.NDArray[np.integer]) -> Iterator[ListColumn]:
-        """Yield the columns of ads that have these rows: encoded, they mean the same again."""
+        """Yield the columns of ads that have these rows: encoding them gives the same rows."""
 
     def limited(self, rows: Any) -> Iterator[tuple[str, Flags]]:
         """Yield each name, and which rows rule some user out by it. Rows may be maps of files."""
@@ -133,7 +133,7 @@ class Component(Protocol):
         return True
 
     def address(self, asked: Any, kept: list[Any]) -> int:
-        """Return where C++ finds the addresses of what a batch asks, and then their lengths.
+        """Return the address of a struct for C++: addresses of what a batch asks, then lengths.
 
         Add what must live meanwhile to `kept`.
         """
@@ -143,7 +143,7 @@ class Component(Protocol):
         return int(struct.ctypes.data)
 
     def explain(self, rows: Any, row: int, request: RetrieveRequest) -> list[Reason]:
-        """Test the rules that a row stands for. The request says `at`."""
+        """Test the rules that a row stands for. The request must have `at`."""
 
 
 class TargetComponent(Component):

@@ -24,7 +24,7 @@ class Part(NamedTuple):
 
 
 def components_of(schema: TargetingSchema) -> tuple[Component, ...]:
-    """Return them in the order of `schema.columns`."""
+    """Return the components of a schema, in the order of `schema.columns`."""
     return (
         BitsComponent(schema),
         *(ListsComponent(schema, each) for each in schema.sets),
@@ -34,7 +34,7 @@ def components_of(schema: TargetingSchema) -> tuple[Component, ...]:
 
 
 class Ruled(Protocol):
-    """What has rules: a snapshot, or some ads."""
+    """Anything that has rules: a snapshot, or some ads."""
 
     @property
     def schema(self) -> TargetingSchema: ...
@@ -44,7 +44,7 @@ class Ruled(Protocol):
 
     @property
     def set_values(self) -> tuple[InternedValues, ...]:
-        """Those of each set and property."""
+        """The values of each set and property."""
 
 
 def parts_of(ruled: Ruled) -> Iterator[Part]:
@@ -58,9 +58,9 @@ def parts_of(ruled: Ruled) -> Iterator[Part]:
 
 
 def explain(ruled: Ruled, rule: int, request: RetrieveRequest) -> tuple[Reason, ...]:
-    """Test an ad's rule: of the rules of an alternative, the first one that fails least.
+    """Test an ad's rule. Of an alternative, return the rule that fails least, the first if equal.
 
-    The ad is eligible if and only if all reasons pass. The request says `at`.
+    The ad is eligible if and only if all reasons pass. The request must have `at`.
     """
     parts = [*parts_of(ruled)]
     tested = [

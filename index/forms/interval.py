@@ -1,7 +1,7 @@
 """The form `interval`: each range and each flight is a component.
 
-A row is two numbers, and a request asks with one: it passes a row if its number is within. A range
-asks with a number of the user, a flight with the time. C++: native/src/forms/interval.cpp.
+A row is two numbers. A request has one, a number of the user for a range and the time for a flight,
+and passes a row if its number is within. C++: native/src/forms/interval.cpp.
 """
 
 from collections.abc import Iterator, Sequence

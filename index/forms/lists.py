@@ -108,7 +108,7 @@ class ListsComponent(ValuedComponent):
         _add_to_rules(table)
 
     def rows_of(self, offsets: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> SetRules:
-        """A row of words: three sizes, then what is included, what is excluded, and the groups."""
+        """Read rows: three sizes each, then what is included, what is excluded, and the groups."""
         begins = offsets[:-1] + 3
         included, excluded, groups = words[offsets[:-1, None] + np.arange(3)].T.astype(np.int64)
         after = begins + included + excluded

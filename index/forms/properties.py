@@ -45,7 +45,7 @@ class AskedFilters(NamedTuple, Generic[Array]):
     """What B requests ask about one property.
 
     open         uint8 [B]        OPEN_INCLUDE where a row with any value passes but for none_ids,
-                                  OPEN_EXCLUDE where one without a value does
+                                  OPEN_EXCLUDE where a row without a value passes
     any_offsets  int32 [B + 1]    request b's values: offsets b to b + 1
     any_ids      int32 [...]      ascending per request; values that no ad has are left out
     none_offsets int32 [B + 1]
@@ -82,7 +82,7 @@ class PropertiesComponent(ValuedComponent):
         yield list_column(take_lists(rows.values, chosen))
 
     def limited(self, rows: ValueRows) -> Iterator[tuple[str, Flags]]:
-        """It limits nobody by itself. The share of ads with a value is what coverage compares."""
+        """Yield which rows have a value, for coverage. A property limits nobody by itself."""
         yield self.target.name, np.diff(rows.values.offsets) > 0
 
     def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: ValuedRows) -> None:

@@ -25,7 +25,7 @@ MOST_ATTRIBUTE_VALUES = 64
 _MAY_EXCLUDE = "the name may say who may not see the ad: if so, call it NAME_exclude in tables.yaml"
 _LONGEST_VALUE = 100  # characters; longer ones are prose
 _FLAGS = ({"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"}, {"0", "1"})
-_FEW_ADS = 20  # which may all differ in what they are
+_FEW_ADS = 20  # fewer ads may all have different values of a property
 _NOT_NAMED = "the name does not say that it limits who may see the ad"
 
 
@@ -191,7 +191,7 @@ class _Choice:
             is_rule = suffixed or (names.limits_users(base) and not names.may_exclude(base))
             role, reason = Role.SET, "that ads exclude, and users may have others: a set"
             if clock_of(facts, facts.values):
-                is_rule, role, reason = True, Role.ATTRIBUTE, "that ads exclude: from a clock"
+                is_rule, role, reason = True, Role.ATTRIBUTE, "that ads exclude, of a clock"
             taken = Role.EXCLUDE if is_rule else Role.LEFT_OUT
             reason = f"{facts.shown_values} {reason}"
             self.take(facts, taken, name + EXCLUDE_SUFFIX, reason, role)
@@ -254,7 +254,7 @@ class _Choice:
     def _rule(self, facts: ColumnFacts, values: set[str]) -> tuple[Role, str]:
         shown = f"{shown_count(len(values), more=facts.many)} in {self._rows:,} rows"
         if clock := clock_of(facts, values):
-            return Role.ATTRIBUTE, f"{shown}, from 0, and weeks begin on Monday: the {clock}"
+            return Role.ATTRIBUTE, f"{shown}, from 0; weeks begin on Monday: the clock {clock}"
         if facts.words & names.WORDS["several"]:
             return Role.SET, f"{shown}, of which a user may have several: a set"
         if are_paths(values):
@@ -291,7 +291,7 @@ def _span_fault(facts: ColumnFacts, role: Role) -> str | None:
         what = "texts" if facts.typed_text else facts.kind.value
         return f"{what}: a range takes numbers"
     finite = isfinite(facts.least) and isfinite(facts.most)
-    return None if finite else "NaN or infinity: a range takes finite numbers, or none for open"
+    return None if finite else "NaN or infinity: a range takes finite numbers; no number is open"
 
 
 def _unfit_end(facts: ColumnFacts) -> str | None:
@@ -315,7 +315,7 @@ def _no_rule(facts: ColumnFacts) -> str | None:
     if facts.words & names.WORDS["prose"]:
         return f"{facts.shown_values}: describes the ad, by its name"
     if clock := names.clock_of(facts.plain):
-        of_clock = f"the clock's are 0 to {CLOCKS[clock] - 1}, and weeks begin on Monday"
+        of_clock = f"the clock's are 0 to {CLOCKS[clock] - 1}; weeks begin on Monday"
         return None if clock_of(facts, facts.values) else f"{facts.shown_values}: {of_clock}"
     if facts.nested or not facts.values:
         return None

@@ -25,7 +25,7 @@ _HEADINGS = {
     Role.ATTRIBUTE: "attributes:  # a user has one value; of several, all must be allowed",
     Role.SET: "sets:  # a user has several values; one in common with the ad's is enough",
     Role.RANGE: "ranges:  # a user without the number does not see ads that have a range",
-    Role.FLIGHT: "flights:  # an ad is shown from its start on and before its end, by the clock",
+    Role.FLIGHT: "flights:  # an ad is shown from its start until its end, by the clock",
     Role.PROPERTY: "properties:  # what ads are: requests may filter by them; they limit nobody",
 }
 CODEBOOK = "codebook"
@@ -57,7 +57,7 @@ def _tables(proposal: Proposal, out: Path) -> Iterator[str]:
     # A build would take these for undeclared rules.
     if alike := [each for each in unread if each.facts.nested or each.column.endswith(ENDINGS)]:
         listed = _list(each.column for each in alike)
-        yield f"  ignore: {listed}  # no rules, though they look like some"
+        yield f"  ignore: {listed}  # not rules, though they look like rules"
     if proposal.column_of(Role.SID) is None:
         yield f"sids: {CODEBOOK}  # the folder that `grace sids` writes"
     if not proposal.ids_are_integers:
@@ -136,7 +136,7 @@ def _rule(each: Decision, proposal: Proposal) -> Iterator[str]:
     if each.rule_role is Role.ATTRIBUTE:
         values = sorted(values_of(each, proposal.decisions))
         if clock := clock_of(each.facts, {*values}):
-            yield f"    clock: {clock}  # gives a user without a value the one of the time"
+            yield f"    clock: {clock}  # the time gives a user without a value theirs"
             return
         yield f"    values: {_list(values)}"
         if UNKNOWN in values:

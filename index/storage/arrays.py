@@ -1,7 +1,7 @@
 """The arrays of a snapshot: one table of their files, dtypes, shapes, places, words and checks.
 
 Writing, reading, checking and the table in docs/snapshot.md follow from it: run
-`python -m grace.index.storage.arrays docs/snapshot.md` to write that one.
+`python -m grace.index.storage.arrays docs/snapshot.md` to write that table.
 A new array is a row, and a field of the dataclass that its place names.
 
 SET stands for each set, INTERVAL for each range and flight, PROPERTY for each property, VALUED for
@@ -133,7 +133,7 @@ TABLE = (
     ),
     Row(
         "set_groups.SET", "<i8", ("rows + 1",), "rules.parts.PART.groups.offsets",
-        "the groups of set rule i: i to i + 1. It needs a value of each",
+        "groups of set rule i: offsets i to i + 1; a user needs a value of each",
         (Offsets("set_group_offsets", "set rule", may_be_empty=True, of_offsets=True),),
     ),
     Row(
@@ -148,8 +148,8 @@ TABLE = (
     ),
     Row(
         "rule_intervals.INTERVAL", "<f8", ("rows", "2"), "rules.parts.PART.table",
-        "both ends, inclusive; infinite where it is open. A flight's are milliseconds since 1970. "
-        "No number passes [1, 0]",
+        "both ends, inclusive; infinite if open. A flight's are milliseconds since 1970. "
+        "No number is within [1, 0]",
         (Intervals(),),
     ),
     Row(

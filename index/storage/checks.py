@@ -172,7 +172,7 @@ class Finite:
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Each row has two numbers, with a finite one within, or is 1 to 0: no number passes it."""
+    """Each row has two ends, with a finite number within, or is [1, 0], which has no number."""
 
     def fault(self, own: Array, view: View) -> str | None:
         def good(begin: int, end: int) -> Mask:

@@ -4,7 +4,7 @@
       files: [../raw/ads.csv]      # files, folders or URLs, relative to this file
       list_separator: "|"          # how a text lists several values
       columns: {ad_id: sku, country: Country Code}   # ours: theirs; others have our name
-      ignore: [embedding]          # columns that look like rules and are none
+      ignore: [embedding]          # columns that look like rules but are not
       time_unit: s                 # unit of integer times: s, ms (default), us or ns
     sids: codebook                 # of `grace sids`, or a table of item_id and sid
     id_map: ids.parquet            # numbers ads whose ids are not integers
@@ -46,7 +46,7 @@ FIRST_SECOND, LAST_SECOND = 631_152_000, 4_102_444_800  # a log's times: from 19
 class TableSource:
     """The address of a table and the names of its columns: `columns` maps our names to theirs.
 
-    `ignore` names columns of the table that look like rules and are none. `time_unit` is
+    `ignore` names columns of the table that look like rules but are not. `time_unit` is
     the unit of integer times, which count from 1970: of a log, and of the flights of ads.
     """
 

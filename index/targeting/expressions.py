@@ -1,7 +1,7 @@
 """Rules as expressions: `country in [US, CA] and (age in [21..34] or not interests = cars)`.
 
 A bare text has letters and digits of any alphabet and `_ - + / . : @ # %`, no two dots in a row.
-Any text may stand in double quotes, with the escapes of JSON. Keywords have any case; in the place
+Any text may be in double quotes, with the escapes of JSON. Keywords may have any case; in the place
 of a value they are values (`state in [IN, OR]`), and `true` and `false` of any case are the texts
 in lower case. Numbers are decimal, such as `-1.5e3`; for attributes and sets they are texts, but
 an attribute takes ranges and comparisons of those of its values that are integers.
@@ -29,7 +29,7 @@ MOST_CLAUSES = 64
 _MOST_BYTES = 64 * 1024
 _MOST_LEVELS = 100  # of parentheses
 _EXACT = 2.0**53  # float64 has every integer up to it
-_MOST_COUNTED = 10**6  # clauses, where more are as many
+_MOST_COUNTED = 10**6  # clauses; more count as this many
 
 _TOKEN = re.compile(
     r"""\s*+(?:
@@ -50,7 +50,7 @@ _COMPARISONS: Mapping[str, Callable[[float], Span]] = {
 
 
 def clauses_of(text: str, schema: TargetingSchema) -> list[Clause]:
-    """Return clauses of which one passes exactly for the users who pass the expression."""
+    """Return clauses: a user passes one of them if and only if they pass the expression."""
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > _MOST_BYTES:
         raise ExpressionError(0, f"{size} bytes, at most {_MOST_BYTES}; make several ads of it")
@@ -68,7 +68,7 @@ def clauses_of(text: str, schema: TargetingSchema) -> list[Clause]:
 
 
 Part = tuple[str, Any]
-"""A name, and an alternative of a leaf of it."""
+"""A name, and an alternative of one of its leaves."""
 
 
 class _Parsed(NamedTuple):
@@ -185,7 +185,7 @@ class _Reader:
 
     def _no_leaf(self, name: _Token) -> ExpressionError:
         if name.text in self._schema.names:
-            place = "a flight in columns of the ad, a property in the filters of requests"
+            place = "flights go into columns of the ad, properties into filters of requests"
             return name.refused(f"an attribute, a set or a range ({place})")
         names = ", ".join(self._leaves)
         return name.refused(f"'not', '(' or the name of an attribute, a set or a range ({names})")

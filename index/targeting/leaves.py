@@ -31,7 +31,7 @@ Span = tuple[float, float]
 
 A_NUMBER = "a finite number, without quotes, and no integer beyond 2^53"
 _NO_NUMBER: Span = (1.0, -0.0)
-"""No number is between them. Native code knows them by the sign, which no table has by accident."""
+"""No number is between them. Native code recognises the -0.0, which no table has by accident."""
 
 _INTEGER = re.compile(r"[+-]?\d{1,15}", re.ASCII)
 

@@ -1,7 +1,7 @@
 """Exact targeting: the rules of the ads, on bits and interned values, never on Bloom bits.
 
 A rule has a row of each component (index/forms). An ad has a rule, or an alternative: a list of
-rules of which one must pass. Rules, rows and alternatives are deduplicated, their ids given by
+rules of which one must pass. Rules, rows and alternatives are deduplicated and numbered by
 first use in (SID, ad id) order.
 """
 
@@ -43,7 +43,7 @@ class Rows:
     """The distinct rows of one component: its fields are columns. The builder knows no more."""
 
     has_values: ClassVar[bool]
-    """Whether the rows name values of their own."""
+    """Whether the rows name interned values."""
 
     @property
     def columns(self) -> tuple[Any, ...]:
@@ -145,7 +145,7 @@ class TargetingRules:
 def count_rules(
     rule_of: npt.NDArray[np.int32], num_rules: int, alternative_offsets: npt.NDArray[np.int64]
 ) -> int:
-    """Return how many rules ads have, those of each alternative counted. `rule_of` may be a map."""
+    """Count the rules of the ads, with every rule of an alternative. `rule_of` may be a map."""
     sizes = np.append(np.diff(alternative_offsets), 1)  # the last one is that of a plain rule
     if len(sizes) == 1:
         return len(rule_of)

@@ -4,7 +4,7 @@ It is written in YAML, stored inside every snapshot, and is the only source of t
 
 attribute   a fact about the user with few values, each one bit of a bitmask
 set         a fact about the user with many values
-range       a range of a number of the user
+range       a fact about the user that is a number; ads have a range of it
 flight      the time during which an ad is shown
 property    what an ad is, for the filters of requests
 entity      what ads belong to, such as a campaign
@@ -28,7 +28,7 @@ RESERVED_VALUE = "*"
 
 EXCLUDE_SUFFIX = "_exclude"
 CLOCKS = {"hour_of_day": 24, "day_of_week": 7, "hour_of_week": 168}
-"""How many values an attribute has that a clock gives, from 0 on. A week begins on Monday."""
+"""The number of values of each clock, which are integers from 0. Weeks begin on Monday."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 AD_LEVEL = "ad"
 """The level of single ads, next to the names of entities. So no entity may have this name."""
@@ -158,7 +158,7 @@ class TargetingSchema:
 
     @property
     def asks_the_time(self) -> bool:
-        """Whether any rule may depend on it."""
+        """Whether any rule may depend on the time."""
         return bool(self.flights) or any(attribute.clock for attribute in self.attributes)
 
     @property
@@ -167,7 +167,7 @@ class TargetingSchema:
 
     @property
     def component_names(self) -> tuple[str, ...]:
-        """The names whose rules are a component of their own: all but attributes."""
+        """The names that have a component each: all but attributes."""
         return self.names[len(self.attributes) :]
 
     @property
@@ -293,7 +293,7 @@ def _name_faults(schema: TargetingSchema) -> Iterator[str]:
         if times > 1:
             yield (
                 f"targeting name {name!r}: declared twice; attributes, sets, ranges, flights, "
-                "properties and entities have different names"
+                "properties and entities need different names"
             )
     of_targets = (t.name + end for t in schema.targets for end in t.columns)
     for column, times in Counter((*of_targets, *schema.entities)).items():

@@ -67,7 +67,7 @@ class AdUpdate:
 
 
 def read_update(message: bytes, *, bounded: bool = True) -> AdUpdate:
-    """Read an UpdateAdsRequest. Raise RequestError: of a bad field, or of none for other bytes.
+    """Read an UpdateAdsRequest. Raise RequestError with the bad field, or none for faulty bytes.
 
     bounded  False for an update of the log, which may hold the whole state
     """

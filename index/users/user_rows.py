@@ -1,6 +1,6 @@
 """User rows: the request side of every test, encoded once per request.
 
-The forms of the schema's components say what becomes of what a request asks (index/forms).
+The forms of the schema's components define how to encode what a request asks (index/forms).
 C++ reads them from the bytes of a grace.v1.RetrieveRequest, without the interpreter lock.
 """
 
@@ -55,7 +55,7 @@ class UserRows:
         return [*chain.from_iterable(self.asked)]
 
     def unasked(self) -> frozenset[int]:
-        """Return the components whose rows all pass every request."""
+        """Return the components of which every request passes all rows."""
         parts = enumerate(zip(self.encoder.components, self.asked, strict=True))
         return frozenset(place for place, (each, asked) in parts if not each.narrows(asked))
 
@@ -93,7 +93,7 @@ class UserEncoder:
     def read(
         self, messages: Sequence[bytes], size: int, room: Room = new_arrays, *, now: int
     ) -> ReadUsers:
-        """The users of grace.v1.RetrieveRequest messages; empty users fill the batch up.
+        """Read the users of grace.v1.RetrieveRequest messages. Empty users fill up the batch.
 
         now   for requests without `at`: milliseconds since 1970
         """
@@ -112,9 +112,9 @@ class UserEncoder:
     def encode(
         self, users: Sequence[UserAttributes | RetrieveRequest], at: Sequence[int] | None = None
     ) -> UserRows:
-        """Raises RequestError, naming the field, for what cannot be tested.
+        """Encode users. Raise RequestError, with the field, for what cannot be tested.
 
-        at   when each user asks: milliseconds since 1970. None: then
+        at   when each user asks, in milliseconds since 1970; None: at 0
         """
         times = [0] * len(users) if at is None else at
         requests = map(request_of_user, users, times)

@@ -21,7 +21,7 @@ class UserTensors:
     asked     what they ask of each component: a NamedTuple of its form, here of tensors
     eligible  int16 [ceil(B / 16), nodes]   mode `exact`: bit b % 16 of [b // 16, node] says whether
                                             an ad below the node is eligible for request b
-    unasked   the components whose rows all pass every request, so that nobody need test them
+    unasked   the components of which every request passes all rows, so nothing tests them
     """
 
     asked: tuple[Any, ...]

@@ -2,7 +2,7 @@
 
 A row is not compared with the requests' values one by one. The posting list of a value has the rows
 that name it, so walking the lists of the values that a request includes and excludes finds all rows
-that they touch. A set asks by the same values of its user for both.
+that they touch. For a set, both are the same values: the user's.
 """
 
 from dataclasses import dataclass

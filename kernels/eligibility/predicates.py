@@ -64,7 +64,7 @@ def _predicates(
 
 
 def _passes_all(part: Part) -> bool:
-    """Return whether all rules have the one row that passes every request."""
+    """Return whether all rules have the one row that every request passes."""
     rows = part.rows.rows if part.component.kind.has_values else part.rows
     if len(rows) > 1 or isinstance(part.component, PropertiesComponent):
         return False
@@ -101,7 +101,7 @@ def _staged(
     group_offsets: npt.NDArray[Any],
     device: torch.device,
 ) -> PostingTensors:
-    """The last of the posting lists are those of excluded values."""
+    """Copy the lists. The last of the posting lists are those of excluded values."""
     lists = [[staged_copy(array, device) for array in each] for each in postings]
     others = kinds.astype(np.uint8), grouped.astype(np.int32), group_offsets.astype(np.int32)
     return PostingTensors(*lists[0], *lists[-1], *(staged_copy(each, device) for each in others))

@@ -153,7 +153,7 @@ class RuleTable {
     }
   }
 
-  // Makes a rule of a row with the parts of which no table knows yet.
+  // Makes a rule of a row, and adds the parts of it that no table has yet.
   int32_t add_rule(Encoded& from, int64_t row) {
     const auto count = static_cast<int64_t>(components.size());
     int32_t* parts = from.parts.data() + row * count;

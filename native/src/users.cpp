@@ -29,8 +29,8 @@ class Users {
     forms_.push_back(std::move(form));
   }
 
-  // Reads one request into its row of each component, after all rows before it. It asks for the
-  // time `now`, unless it says another. Throws Fault: that of a declared name comes first.
+  // Reads one request into its row of each component, after all rows before it. Its time
+  // is `now`, unless it sends another. Throws Fault: that of a declared name comes first.
   void read(const Spans& request, int64_t now, int64_t row, const void* const* rows,
             UnknownNames& unknown) const {
     const int64_t at = request.number(Field::kAt);

@@ -61,7 +61,7 @@ class Room:
 
 
 _LISTED = ("set_include_values.", "set_exclude_values.", "set_group_values.", "property_values.")
-"""The names of the files that posting lists turn around begin with one of these."""
+"""Posting lists invert the files whose names begin with one of these."""
 
 
 def memory_needed(

@@ -62,7 +62,7 @@ class ReplyHeads:
     snapshot_version: int
     checkpoint: str
     profile: str
-    times: Sequence[int] | None  # that counted for each; None: no rule asks the time
+    times: Sequence[int] | None  # of the tests of each; None: no rule depends on it
     labels: tuple[str, ...]  # of the components, by which ads failed
 
 

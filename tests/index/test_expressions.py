@@ -268,8 +268,8 @@ DEEP = "(" * 101 + "age = 1" + ")" * 101
 FAULTS = [
     ("", 0, "expected 'not', '(' or the name of an attribute, a set or a range (country, hour,"),
     ("Age = 1", 0, "found 'Age'"),
-    ("flight = 1", 0, "a flight in columns of the ad"),
-    ("age = 1 and category = x", 12, "a property in the filters of requests"),
+    ("flight = 1", 0, "flights go into columns of the ad"),
+    ("age = 1 and category = x", 12, "properties into filters of requests"),
     ("country", 7, "expected 'in', 'not in', '=', '!='"),
     ("country not = US", 12, "expected 'in', found '='"),
     ("country in US", 11, "expected '[' and a list"),

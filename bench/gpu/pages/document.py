@@ -25,7 +25,7 @@ from grace.bench.result_file import Row, read_result, rows_of
 from grace.configs.marked_text import rewrite
 
 MACHINES = {"performance": ("h200", ""), "performance-h100": ("h100", " on an H100")}
-"""By mark, the folder of results and what its headings add."""
+"""The folder of results of each mark, and what its headings add."""
 
 _CROSS_NAMES = {
     "before": "spread to beam rows, SDPA-flash",

@@ -1,7 +1,7 @@
-"""What a schema with all forms of components adds to a catalogue and its users, at random.
+"""Add random rules of all forms of components to a catalogue, and what its users ask of them.
 
-2 ranges, a flight, a clock, and 3 properties; requests block values of each property. A tenth of
-the ads has 3 clauses, and so there are 1.2 times as many rules.
+There are 2 ranges, a flight, a clock, and 3 properties; requests block values of each property. A
+tenth of the ads have 3 clauses, so there are 1.2 times as many rules.
 """
 
 from collections.abc import Sequence

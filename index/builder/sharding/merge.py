@@ -84,7 +84,7 @@ def _join_tries(tries: Sequence[SidTrie]) -> SidTrie:
 
 @dataclass(frozen=True, slots=True)
 class JoinedRules:
-    """new_of: for each table, int32 [its rules and alternatives]"""
+    """`new_of` has the numbers here of each table's rules and alternatives, int32."""
 
     rules: TargetingRules
     set_values: tuple[InternedValues, ...]

@@ -30,7 +30,7 @@ T* array_of(const void* asked) {
   return *static_cast<T* const*>(asked);
 }
 
-// What a batch asks of a component is the addresses of a form's arrays for all requests, and then
+// A batch asks a component by a struct: the addresses of a form's arrays for all requests, and then
 // their lengths.
 class Component {
  public:

@@ -91,7 +91,7 @@ struct NamedValues {
   int64_t size;
 };
 
-// `open` is null if all rows pass all requests.
+// `open` is null if all requests pass all rows.
 struct ListQueries {
   const uint8_t* open;  // [requests]: the kinds of rows that pass before any list is walked
   NamedValues included;
@@ -121,7 +121,7 @@ struct Batch {
   int64_t requests;
   const uint64_t* bitmask;
   const ListQueries* lists;      // of each table of lists of the plan
-  const double* const* numbers;  // of each interval table; null: all its rows pass all requests
+  const double* const* numbers;  // of each interval table; null: all requests pass all its rows
   const OtherMasks* others;      // of each other predicate of the plan
   uint16_t* eligible;            // [groups, nodes]: the result
   void* scratch;                 // on a GPU; null: the call only writes the bytes that it needs

@@ -44,7 +44,7 @@ struct NamedIds {
             "exact_match: a request's value id is out of range");
   }
 
-  // Writes those of a request, after all requests before it.
+  // Writes the ids of a request, after all requests before it.
   void write(int64_t request, const std::vector<int32_t>& named) const {
     if (request == 0) offsets[0] = 0;
     const auto count = static_cast<int64_t>(named.size());
