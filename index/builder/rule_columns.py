@@ -151,7 +151,7 @@ class RuleReader:
             given = list_parts(rows.given(CLAUSES))
             sizes = np.where(given.valid == 1, np.diff(given.offsets), 0)
             for row in np.flatnonzero((sizes == 0) & (given.valid == 1)).tolist():
-                rows.refuse(row, CLAUSES, "[]", "has no clause, so no user could pass")
+                rows.refuse(row, CLAUSES, "[]", "has no clause, so no user could pass; leave it null")
             clauses = _clause_rows(rows, given.flat)
             every = np.arange(len(given.flat))
             offsets, places = gather_spans(every, given.offsets[:-1], sizes)
@@ -208,12 +208,12 @@ class RuleReader:
         offsets: Int64,
         places: Int64,
     ) -> RuleColumns:
-        of_clauses = self._columns(clauses)
+        own, of_clauses = self._rules_of(own), self._rules_of(self._columns(clauses))
         spoken = np.zeros(len(clauses), np.bool_)
-        for name, column in zip(self.code_of, of_clauses, strict=True):
-            spoken |= False if column is None else says(self.schema, name, column)
+        for column in of_clauses:
+            spoken |= False if column is None else column.valid == 1
         for clause in np.flatnonzero(~spoken).tolist():
-            clauses.refuse(clause, CLAUSES, None, "has no rule, so every user would pass")
+            clauses.refuse(clause, CLAUSES, None, "has no rule, so every user would pass; drop the clause")
         counts = np.diff(offsets)
         row_offsets = np.append(0, np.cumsum(np.maximum(counts, 1)))
         ad_of = np.repeat(np.arange(len(rows)), np.maximum(counts, 1))
@@ -227,6 +227,13 @@ class RuleReader:
                 rows.refuse(row, shown, fault.value, fault.reason)
         columns = tuple(map(partial(_merged, ad_of, clause_of), own, of_clauses))
         return RuleColumns(columns, row_offsets, clauses, clause_of)
+
+    def _rules_of(self, columns: Sequence[ListColumn | None]) -> tuple[ListColumn | None, ...]:
+        """Return the columns without the cells that are no rules."""
+        return tuple(
+            column and replace(column, valid=says(self.schema, name, column).astype(np.uint8))
+            for name, column in zip(self.code_of, columns, strict=True)
+        )
 
     def _twice(
         self,
