@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from grace.kernels.products.fp8_products import RoundedOps, RoundedWeight
-from grace.kernels.products.lt_products import LtProducts
 from grace.kernels.row_stable import linear
 from grace.kernels.row_stable import rms_norm_reference as rms_norm
 from grace.model.definition.decoder import Decoder
@@ -96,7 +95,7 @@ class FastWeights:
     cross_kv     [layers * 2 * I, d_context]   each layer's keys, then its values
     heads        [vocab_sizes[t] + extra[t], d] of each step
     bias         float32 [H, L], in every precision
-    products     the body of plain products for these weights' device and precision
+    products     the body of plain products
     rounded      the body of products with rounded weights; None without them
     value_norms  float32 [layers]: the largest norm of a row of cross-attention's weights of values;
                  with a rounded `cross_out`
@@ -113,7 +112,7 @@ class FastWeights:
     cross_kv: Tensor
     heads: tuple[Tensor, ...]
     bias: Tensor
-    products: Products
+    products: Products = PLAIN_PRODUCTS
     rounded: RoundedOps | None = None
     value_norms: Tensor | None = None
 
@@ -138,7 +137,6 @@ class FastWeights:
                 for step in range(decoder.sid_length)
             ),
             bias=weights["bias"],
-            products=PLAIN_PRODUCTS,
         )
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "FastWeights":
@@ -146,7 +144,6 @@ class FastWeights:
         return replace(
             map_tensors(self, lambda weight: weight.to(device, dtype, copy=True)),
             bias=self.bias.to(device, copy=True),
-            products=LtProducts(device) if LtProducts.fit(device, dtype) else PLAIN_PRODUCTS,
         )
 
     @property

@@ -23,7 +23,6 @@ from grace.kernels import (
     DecodeIndex, device_named, load_encoder_ops, load_feature_ops, load_ops, load_rounded_ops,
     require_fp8,
 )
-from grace.kernels.products.lt_products import LtProducts
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.engine.cuda_graphs import GraphMemory
 from grace.model.engine.fast_encoder import SideStream
@@ -37,8 +36,6 @@ uses = {
     "features": lambda: load_feature_ops(device),
     "fp8": lambda: require_fp8(device),
     "fp8 products": lambda: load_rounded_ops(device),
-    "chosen products": lambda: LtProducts(device),
-    "whether they fit": lambda: LtProducts.fit(device, torch.bfloat16),
     "index": lambda: DecodeIndex.of(None, device),
     "checkpoint": lambda: load_checkpoint(Path("none"), device),
     "graphs": lambda: GraphMemory(device),
