@@ -32,6 +32,7 @@ _INTEGERS = {
     FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
     FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
 }
+_IN_1990 = 631_152_000_000  # milliseconds
 _Filled = TypeVar("_Filled", bound=Message)
 
 
@@ -40,7 +41,10 @@ def request_of_json(values: Mapping[str, Any]) -> RetrieveRequest:
 
     The server checks everything else that a request may say wrongly.
     """
-    return filled(RetrieveRequest(), values)
+    request = filled(RetrieveRequest(), values)
+    if 0 < request.at < _IN_1990:  # as `time.time()` is
+        raise RequestError("at", f"{request.at} is before 1990; send milliseconds since 1970")
+    return request
 
 
 def filled(message: _Filled, values: Any) -> _Filled:

@@ -17,7 +17,7 @@ from grace.index.snapshot import Snapshot
 from grace.index.storage.array_file import read_rows
 from grace.index.storage.reader import map_snapshot
 from grace.index.targeting.rules import TargetingRules
-from grace.index.targeting.schema import ENDINGS
+from grace.index.targeting.schema import ENDINGS, plain_column
 
 _BLOCK_ADS = 1 << 22
 
@@ -34,7 +34,7 @@ class Coverage:
     with_rule       by name of the schema: the share of the ads that have a rule on it
     for_everybody   the share of the ads that have no rule at all; a property is no rule
     distinct_rules  of all ads; rules that allow the same users count once
-    columns         of the ads table, in which some ad has a rule: `country`, `country_exclude`
+    columns         of the ads table, in which some ad has a rule: `country`, `clauses.country`
     """
 
     with_rule: dict[str, float]
@@ -81,7 +81,9 @@ class CoverageChange:
             column
             for column in before
             if column not in self.after.columns
-            and not any(column in (name, *(name + end for end in ENDINGS)) for name in fallen)
+            and not any(
+                plain_column(column) in (name, *(name + end for end in ENDINGS)) for name in fallen
+            )
         )
 
     @property

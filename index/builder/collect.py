@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.builder.batches import AdColumns, AdsBatch, AdsReading, BatchReader
-from grace.index.builder.rule_columns import says
 from grace.index.builder.rule_table import FAULTS, REFUSED, RuleTable
 from grace.index.builder.sorting import order_by_id
 from grace.index.builder.source import AdsSource
@@ -122,13 +121,8 @@ class Collector:
         self.advance(self.rows)
 
     def _note_stated(self, batch: AdsBatch) -> None:
-        schema = self.reading.schema
-        for column, rule in zip(schema.rule_columns, batch.rules.columns, strict=True):
-            if rule is None or column in self.stated:
-                continue
-            if says(schema, column, rule).any():
-                self.stated.add(column)
-        for name, ids in zip(schema.entities, batch.columns.entity_ids.T, strict=True):
+        self.stated |= batch.rules.stated
+        for name, ids in zip(self.reading.schema.entities, batch.columns.entity_ids.T, strict=True):
             if name not in self.stated and (ids != NO_ENTITY).any():
                 self.stated.add(name)
 

@@ -31,7 +31,7 @@ from grace.index.tables.data_folder import DataFolder
 from grace.index.tables.item_numbers import IdMap
 from grace.index.tables.roles import both_names
 from grace.index.tables.sid_table import open_sid_table, sid_space_in, vocab_sizes_in
-from grace.index.targeting.schema import TargetingSchema, load_schema
+from grace.index.targeting.schema import EXPRESSION, TargetingSchema, load_schema, plain_column
 
 ENDED_REJECTS = "ended.rejects.jsonl"
 """In the root, the rejects of a build that ended without a version."""
@@ -111,17 +111,19 @@ class BuildPlan:
                 f"all {len(self.log)} ads were refused, see {listed}; nothing to build"
             )
         self._require_stated(stated)
+        # An expression is one column, whatever it names.
+        columns = {EXPRESSION if x.startswith(f"{EXPRESSION}.") else x for x in stated}
         return replace(
             self.facts,
             created_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             rejects=len(self.log),
-            rule_columns=tuple(sorted(stated - set(self.schema.entities))),
+            rule_columns=tuple(sorted(columns - {*self.schema.entities})),
         )
 
     def _require_stated(self, stated: Set[str]) -> None:
         """Refuse a column without any rule, and a rule on a name that `without` lists."""
         name_of = self.schema.name_of
-        stated = {name_of.get(column, column) for column in stated}
+        stated = {name_of.get(column, column) for column in map(plain_column, stated)}
         for name in (*self.schema.names, *self.schema.entities):
             files = " and ".join(file.address for file in self.source.files[:2])
             if name in self.spec.without and name in stated:

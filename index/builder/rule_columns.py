@@ -102,12 +102,14 @@ class RuleColumns:
 
     offsets  int64 [ads + 1]   ad i has rows offsets[i] .. [i + 1]; None: each ad has one
     clauses  the clauses of all ads, and `clause_of` int64 [rows] the clause of each row, or -1
+    stated   the columns in which some ad has a rule: `age_min`, `clauses.age_min`, `rule.age_min`
     """
 
     columns: tuple[ListColumn | None, ...]
     offsets: Int64 | None = None
     clauses: Rows | None = None
     clause_of: Int64 | None = None
+    stated: frozenset[str] = frozenset()
 
     def ad_of(self, ads: int) -> Int64:
         every = np.arange(ads)
@@ -151,15 +153,28 @@ class RuleReader:
             given = list_parts(rows.given(CLAUSES))
             sizes = np.where(given.valid == 1, np.diff(given.offsets), 0)
             for row in np.flatnonzero((sizes == 0) & (given.valid == 1)).tolist():
-                rows.refuse(row, CLAUSES, "[]", "has no clause, so no user could pass; leave it null")
+                reason = "has no clause, so no user could pass; leave it null"
+                rows.refuse(row, CLAUSES, "[]", reason)
             clauses = _clause_rows(rows, given.flat)
             every = np.arange(len(given.flat))
             offsets, places = gather_spans(every, given.offsets[:-1], sizes)
+            source = CLAUSES
         elif EXPRESSION in rows.theirs:
             clauses, offsets, places = self._of_expressions(rows)
+            source = EXPRESSION
         else:
-            return RuleColumns(own)
-        return self._joined(rows, own, clauses, offsets, places)
+            return RuleColumns(own, stated=self._stated(own))
+        own, of_clauses = self._rules_of(own), self._rules_of(self._columns(clauses))
+        joined = self._joined(rows, own, of_clauses, clauses, offsets, places)
+        stated = {f"{source}.{column}" for column in self._stated(of_clauses)}
+        return replace(joined, stated=self._stated(own) | stated)
+
+    def _stated(self, columns: Sequence[ListColumn | None]) -> frozenset[str]:
+        return frozenset(
+            name
+            for name, column in zip(self.code_of, columns, strict=True)
+            if column is not None and says(self.schema, name, column).any()
+        )
 
     def _columns(self, rows: Rows) -> tuple[ListColumn | None, ...]:
         name_of = self.schema.name_of
@@ -204,16 +219,17 @@ class RuleReader:
         self,
         rows: Rows,
         own: tuple[ListColumn | None, ...],
+        of_clauses: tuple[ListColumn | None, ...],
         clauses: Rows,
         offsets: Int64,
         places: Int64,
     ) -> RuleColumns:
-        own, of_clauses = self._rules_of(own), self._rules_of(self._columns(clauses))
         spoken = np.zeros(len(clauses), np.bool_)
         for column in of_clauses:
             spoken |= False if column is None else column.valid == 1
         for clause in np.flatnonzero(~spoken).tolist():
-            clauses.refuse(clause, CLAUSES, None, "has no rule, so every user would pass; drop the clause")
+            reason = "has no rule, so every user would pass; drop the clause"
+            clauses.refuse(clause, CLAUSES, None, reason)
         counts = np.diff(offsets)
         row_offsets = np.append(0, np.cumsum(np.maximum(counts, 1)))
         ad_of = np.repeat(np.arange(len(rows)), np.maximum(counts, 1))

@@ -22,7 +22,7 @@ from grace.index.snapshot import (
     is_sid_space,
 )
 from grace.index.storage.folder import version_of_name
-from grace.index.targeting.schema import TargetingSchema
+from grace.index.targeting.schema import EXPRESSION, TargetingSchema, plain_column
 
 MANIFEST = "MANIFEST.json"
 FORMAT = "grace-snapshot"
@@ -144,7 +144,7 @@ def _faults(manifest: Manifest) -> Iterator[str]:
     yield from _beyond("rejects", manifest.rejects, 0, MAX_VERSION)
     yield from _beyond("updates_watermark", manifest.updates_watermark, 0, MAX_VERSION)
     for column in manifest.rule_columns:
-        if column not in manifest.schema.rule_columns:
+        if plain_column(column) not in (*manifest.schema.rule_columns, EXPRESSION):
             yield f"rule_columns: the schema has no {shown(column)}"
     yield from _beyond("number of vocab_sizes", len(manifest.vocab_sizes), 1, MAX_SID_LENGTH)
     for i, size in enumerate(manifest.vocab_sizes):

@@ -204,3 +204,17 @@ def moments(column: pa.Array) -> pa.Array | None:
         except pa.ArrowInvalid:
             continue
     return None
+
+
+def each_moment(column: pa.Array, sign: int) -> tuple[Int64, Mask]:
+    """Return texts of any forms as times in milliseconds, and which of them are times."""
+    codes = column.dictionary_encode()
+    found = [moments(pa.array([text], pa.string())) for text in texts(codes.dictionary)]
+    times = [
+        0
+        if each is None
+        else milliseconds(each.cast(pa.int64()).to_numpy(), each.type.unit, sign)[0]
+        for each in found
+    ]
+    indices = codes.indices.to_numpy()
+    return np.array(times, np.int64)[indices], np.array([x is not None for x in found])[indices]

@@ -276,15 +276,22 @@ class Rows:
         valid = _mask(column.is_valid())
         if is_text(column.type):
             integers, bad = cells.integers(column)
-            column = cells.moments(column) if bad.any() else integers
-            if column is None:
+            texts, column = column, cells.moments(column) if bad.any() else integers
+            if column is None:  # some are no times, or they have several forms
+                found, is_time = cells.each_moment(texts.filter(pa.array(bad)), sign)
+                times = self._since_1970(name, integers, unit, key, sign)
+                times[bad], bad[bad] = found, ~is_time
                 self._refuse(name, bad, "is neither an integer nor a time")
-                column = integers
+                return times, valid
         if pa.types.is_date(column.type):
             column = column.cast(pa.timestamp("ms"))
         if pa.types.is_timestamp(column.type):
             unit, column = column.type.unit, column.cast(pa.int64())
             return cells.milliseconds(column.fill_null(0).to_numpy(), unit, sign), valid
+        return self._since_1970(name, column, unit, key, sign), valid
+
+    def _since_1970(self, name: str, column: pa.Array, unit: str, key: str, sign: int) -> Int64:
+        valid = _mask(column.is_valid())
         given: Int64 = column.cast(pa.int64(), safe=False).fill_null(0).to_numpy()
         factor = PER_SECOND[unit]
         wrong = (given < FIRST_SECOND * factor) | (given >= LAST_SECOND * factor)
@@ -294,7 +301,7 @@ class Rows:
             f"is not between 1990 and 2100, in {unit} since 1970; set {key} in tables.yaml to the "
             f"unit of this column ({', '.join(TIME_UNITS)}), or leave such rows out",
         )
-        return cells.milliseconds(given, unit, sign), valid
+        return cells.milliseconds(given, unit, sign)
 
     def vectors(self, name: str, dims: int) -> npt.NDArray[np.float32]:
         """Return vectors of finite numbers, [rows, dims]."""

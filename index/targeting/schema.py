@@ -123,6 +123,11 @@ Target = Attribute | TargetSet | Range | Flight | Property
 ENDINGS = ("_exclude", "_all", "_min", "_max", "_start", "_end")
 
 
+def plain_column(column: str) -> str:
+    """Return `age_min` for `clauses.age_min`, a clause's column, and for an expression's."""
+    return column.removeprefix(f"{CLAUSES}.").removeprefix(f"{EXPRESSION}.")
+
+
 @dataclass(frozen=True)
 class TargetingSchema:
     attributes: tuple[Attribute, ...]

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -124,6 +125,26 @@ def test_every_format_states_the_same_rules(tmp_path: Path, form: str) -> None:
     assert_same_arrays(load_snapshot(report.path), plain_snapshot(SCHEMA, (1, 9), expected))
 
 
+@pytest.mark.parametrize(
+    ("others", "kept"),
+    [
+        ({"rule": "age in [20..30]"}, "rule"),
+        ({"clauses": [{"age_min": 20, "age_max": 30}]}, "clauses.age_max"),
+    ],
+)
+def test_a_lost_column_is_noticed_although_clauses_or_expressions_have_rules_on_its_name(
+    tmp_path: Path, others: Mapping[str, Any], kept: str
+) -> None:
+    rows: list[Mapping[str, Any]] = [
+        {"country": ["US"], "place": ["no/oslo"], "age_min": 18, "age_max": 34},
+        {"country": ["US"], **others},
+    ]
+    before = built(tmp_path, "jsonl", rows).coverage.after
+    assert {"age_min", "age_max", kept} <= {*before.columns}
+    report = built(tmp_path, "jsonl", [{**rows[0], "age_max": None}, rows[1]])
+    assert (report.published, report.coverage.lost_columns) == (False, ("age_max",))
+
+
 @pytest.mark.parametrize(("unit", "factor"), [("s", 1), ("ms", 1000), ("ns", 10**9)])
 def test_integers_are_times_in_the_unit_of_the_table(
     tmp_path: Path, unit: str, factor: int
@@ -164,6 +185,18 @@ def test_parts_of_a_millisecond_are_whole_ones(tmp_path: Path) -> None:
     report = built(tmp_path, "csv", [flight])
     ((start, end),) = load_snapshot(report.path).rules.parts[4].table.tolist()
     assert (start, end) == (NOVEMBER + 1, 253_402_214_400_000 - 1)
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_times_of_one_column_may_have_several_forms(tmp_path: Path, form: str) -> None:
+    """So a text that is no time refuses its own ad alone."""
+    forms = ["2026-11-01", "2026-11-01T00:00:00Z", "2026-11-01T02:00:00+02:00", str(NOVEMBER)]
+    starts = [*forms, "9999-12-31", None, "2026-13-01"]
+    with pytest.raises(InputError, match=r"1 ad refused.*row 7, ad '?6'?: flight_start '2026-13-01'"):
+        built(tmp_path, form, [{"flight_start": start} for start in starts])
+    report = built(tmp_path, form, [{"flight_start": start} for start in starts[:-1]])
+    table = load_snapshot(report.path).rules.parts[4].table
+    assert {*table[:, 0].tolist()} == {NOVEMBER, 253_402_214_400_000, -np.inf}
 
 
 @pytest.mark.parametrize("more", [{"rule": None}, {"rule": "country = US"}, {}], ids=str)

@@ -130,6 +130,7 @@ def test_values_of_numpy_are_as_good_as_python_s() -> None:
             r"at: 2026-09-21T13:00:00 has no time zone; give it one, as in datetime\.now\(UTC\)$",
         ),
         ({"at": "noon"}, r"at: expected an integer, got 'noon'$"),
+        ({"at": 1790000000}, r"at: 1790000000 is before 1990; send milliseconds since 1970$"),
         (
             {"user": {"age": 10**400}},
             r"user\.age\.number: 10+\.\.\. is not one of -1\.8e\+308 to 1\.",
