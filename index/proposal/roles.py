@@ -14,8 +14,10 @@ from math import inf, isfinite
 from grace.index.proposal import names
 from grace.index.proposal.facts import ColumnFacts, Kind, are_paths, shown_count
 from grace.index.targeting.schema import (
+    CLAUSES,
     CLOCKS,
     EXCLUDE_SUFFIX,
+    EXPRESSION,
     MAX_ENTITIES,
     Flight,
     Range,
@@ -41,6 +43,7 @@ class Role(StrEnum):
     RANGE = "range"
     FLIGHT = "flight"
     PROPERTY = "property"
+    CLAUSES = "clauses"
     LEFT_OUT = "left out"
     IGNORED = "ignored"
 
@@ -79,6 +82,7 @@ def decide(facts: Mapping[str, ColumnFacts], id_column: str, rows: int) -> list[
     chosen = _Choice(facts, rows)
     reason = f"{rows:,} different values, one per row"
     chosen.take(facts[id_column], Role.ID, "ad_id", reason)
+    chosen.clauses()
     chosen.sid()
     chosen.weight()
     chosen.title()
@@ -115,6 +119,12 @@ class _Choice:
     def _named(self, usual: Sequence[str]) -> list[ColumnFacts]:
         """Return the undecided columns of these names, in their order."""
         return [each for name in usual for each in self._free() if each.plain == name]
+
+    def clauses(self) -> None:
+        reason = "a build reads it as rules; add names that only it uses to targeting.yaml"
+        for facts in self._free():
+            if facts.name in (CLAUSES, EXPRESSION):
+                self.take(facts, Role.CLAUSES, "", reason)
 
     def sid(self) -> None:
         for facts in self._named(names.SID_NAMES):

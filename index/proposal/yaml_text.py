@@ -50,9 +50,7 @@ def _tables(proposal: Proposal, out: Path) -> Iterator[str]:
         yield f"  time_unit: {proposal.time_unit}  # of flights, since 1970"
     yield "  columns:  # our name: the table's"
     for each in proposal.decisions:
-        if each.name and (each.role in NAMED_BY_ROLE or each.name != each.column):
-            mark = "# " if each.role is Role.LEFT_OUT else ""
-            yield f"{mark}    {each.name}: {quoted(each.column)}  # {_comment(each.reason)}"
+        yield from _column(each)
     unread = [each for each in proposal.decisions if each.role in UNREAD]
     # A build would take these for undeclared rules.
     if alike := [each for each in unread if each.facts.nested or each.column.endswith(ENDINGS)]:
@@ -72,6 +70,14 @@ def _tables(proposal: Proposal, out: Path) -> Iterator[str]:
     yield from _ignored("ads", [each for each in unread if each.role is Role.IGNORED])
     if proposal.log is not None:
         yield from _ignored("log", [each for each in proposal.log.columns if not each.name])
+
+
+def _column(each: Decision) -> Iterator[str]:
+    if each.name and (each.role in NAMED_BY_ROLE or each.name != each.column):
+        mark = "# " if each.role is Role.LEFT_OUT else ""
+        yield f"{mark}    {each.name}: {quoted(each.column)}  # {_comment(each.reason)}"
+    elif each.role is Role.CLAUSES:
+        yield f"    # {each.column}: {each.reason}"
 
 
 def _section(section: str, table: TableProposal, out: Path) -> Iterator[str]:

@@ -192,7 +192,8 @@ def test_times_of_one_column_may_have_several_forms(tmp_path: Path, form: str) -
     """So a text that is no time refuses its own ad alone."""
     forms = ["2026-11-01", "2026-11-01T00:00:00Z", "2026-11-01T02:00:00+02:00", str(NOVEMBER)]
     starts = [*forms, "9999-12-31", None, "2026-13-01"]
-    with pytest.raises(InputError, match=r"1 ad refused.*row 7, ad '?6'?: flight_start '2026-13-01'"):
+    fault = r"1 ad refused.*row 7, ad '?6'?: flight_start '2026-13-01'"
+    with pytest.raises(InputError, match=fault):
         built(tmp_path, form, [{"flight_start": start} for start in starts])
     report = built(tmp_path, form, [{"flight_start": start} for start in starts[:-1]])
     table = load_snapshot(report.path).rules.parts[4].table
