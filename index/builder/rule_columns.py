@@ -20,9 +20,9 @@ from grace.index.forms.interval import number_column
 from grace.index.forms.lists import ValueCodes, group_column
 from grace.index.tables import roles
 from grace.index.tables.addresses import Format
-from grace.index.tables.cells import list_parts
+from grace.index.tables.cells import coded, list_parts
 from grace.index.tables.roles import Role
-from grace.index.tables.rows import Rows, coded
+from grace.index.tables.rows import Rows
 from grace.index.targeting.expressions import ExpressionError, clauses_of
 from grace.index.targeting.rules import Groups, Lists, gather_spans
 from grace.index.targeting.schema import CLAUSES, EXPRESSION, TargetingSchema

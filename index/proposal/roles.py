@@ -6,8 +6,9 @@ or ignored. A column that could be a rule is one if its name says so. It is a pr
 says what the ad is. Otherwise it is left out.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
 from math import inf, isfinite
 
@@ -98,6 +99,14 @@ def decide(facts: Mapping[str, ColumnFacts], id_column: str, rows: int) -> list[
 def values_of(rule: Decision, decisions: Iterable[Decision]) -> set[str]:
     """Return the values of a rule's column and of the one that it excludes by."""
     return set().union(*(each.facts.values for each in decisions if each.rule == rule.rule))
+
+
+def may_limit(column: str, ours: Collection[str]) -> bool:
+    """Return whether an ignored column may be meant as a rule, perhaps as one of `ours`."""
+    plain = names.plain_name(column)
+    ends = [names.end_of(plain, role.value, endings) for role, endings in SPANS.items()]
+    meant = any(ends) or names.limits_users(plain) or names.excluded_by(plain) is not None
+    return meant or bool(get_close_matches(plain, ours, cutoff=0.8))
 
 
 class _Choice:

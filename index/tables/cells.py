@@ -114,6 +114,14 @@ def _text(value: bytes | None) -> str | None:
         return None
 
 
+def coded(column: pa.Array) -> tuple[Int64, list[str | None]]:
+    """Return the distinct values of a column as texts, and each row's; -1 for a null."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    codes: Int64 = column.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+    return codes, texts(column.dictionary)
+
+
 def rule_lists(column: pa.Array, separator: str | None, *, is_csv: bool) -> ListParts:
     """Return a rule as lists of texts: a scalar has one value, a null or an empty text none.
 
@@ -208,13 +216,12 @@ def moments(column: pa.Array) -> pa.Array | None:
 
 def each_moment(column: pa.Array, sign: int) -> tuple[Int64, Mask]:
     """Return texts of any forms as times in milliseconds, and which of them are times."""
-    codes = column.dictionary_encode()
-    found = [moments(pa.array([text], pa.string())) for text in texts(codes.dictionary)]
+    indices, distinct = coded(column)
+    found = [moments(pa.array([text], pa.string())) for text in distinct]
     times = [
         0
         if each is None
         else milliseconds(each.cast(pa.int64()).to_numpy(), each.type.unit, sign)[0]
         for each in found
     ]
-    indices = codes.indices.to_numpy()
     return np.array(times, np.int64)[indices], np.array([x is not None for x in found])[indices]

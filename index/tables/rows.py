@@ -110,7 +110,7 @@ class Rows:
     def _numbered(
         self, name: str, column: pa.Array, names: IdMap, nullable: bool, strict: bool
     ) -> Int64:
-        codes, given = coded(column)
+        codes, given = cells.coded(column)
         found = [UNKNOWN if text is None else names.find(text, UNKNOWN) for text in given]
         numbers = np.array([*found, NO_ID], np.int64)  # null cells take the last one
         reasons: dict[int, str] = {}
@@ -390,14 +390,6 @@ def other_rows(
     file = TableFile(address, Format.PARQUET, batch.schema, None)
     theirs = {name: name for name in columns}
     return Rows(file, np.arange(batch.num_rows), batch, theirs, key, faults)
-
-
-def coded(column: pa.Array) -> tuple[Int64, list[str | None]]:
-    """Return the distinct values of a column as texts, and each row's; -1 for a null."""
-    if not pa.types.is_dictionary(column.type):
-        column = column.dictionary_encode()
-    codes: Int64 = column.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
-    return codes, cells.texts(column.dictionary)
 
 
 def _mask(flags: pa.Array) -> Mask:

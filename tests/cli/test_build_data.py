@@ -68,6 +68,19 @@ def test_a_data_folder_builds_as_it_says(shop: Path) -> None:
     assert snapshot.entities[0].ids.tolist() == [7, 8]
 
 
+def test_a_build_warns_of_columns_that_may_be_misspelt_rules(shop: Path) -> None:
+    raw = shop.parent / "raw" / "ads.csv"
+    lost = ("contry", "max_age", "Flight Ends", "rules", "blocked_brands")
+    head, *rows = ADS.splitlines()
+    raw.write_text("\n".join([",".join((head, *lost)), *(row + "," * len(lost) for row in rows)]))
+    code, _, err = build(shop)
+    assert code == 0
+    assert f"warning: ignored columns that may be rules: {', '.join(sorted(lost))}; name" in err
+    tables = TABLES.replace("ads:\n", f"ads:\n  ignore: [{', '.join(lost)}]\n")
+    (shop / "tables.yaml").write_text(tables)
+    assert build(shop)[::2] == (0, "")
+
+
 def test_an_ad_keeps_its_number_and_its_reasons_in_every_build(shop: Path) -> None:
     assert build(shop)[0] == 0
     raw = shop.parent / "raw" / "ads.csv"
