@@ -28,7 +28,11 @@ uint32_t hash_span(const Word* words, int64_t count) {
     std::memcpy(&word, words + i, sizeof(word));
     take(word);
   }
-  if (i < count) take(static_cast<uint64_t>(words[i]));
+  if (i < count) {
+    uint64_t word = 0;
+    std::memcpy(&word, words + i, (count - i) * sizeof(Word));
+    take(word);
+  }
   return static_cast<uint32_t>(hash ^ (hash >> 32));
 }
 

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "grace/form.h"
+#include "grace/interner.h"
 
 namespace grace {
 
@@ -54,25 +54,38 @@ struct NamedIds {
   }
 };
 
-// The ids of a component's values, whose texts must outlive it.
+// The ids of a component's values.
 class ValueIds {
  public:
   explicit ValueIds(const users::Texts& values) {
-    require(values.count <= INT32_MAX, "users_add: too many values");
-    id_of_.reserve(values.count);
-    for (int64_t id = 0; id < values.count; ++id) id_of_[values[id]] = static_cast<int32_t>(id);
+    for (int64_t id = 0; id < values.count; ++id) {
+      table_.find_or_add(values[id].data(), static_cast<int64_t>(values[id].size()));
+    }
+    require(table_.size() == values.count, "users_add: a value is listed twice");
   }
 
-  // Adds the value's id to `named`. False if the value is not known.
-  bool add(std::string_view value, std::vector<int32_t>& named) const {
-    const auto known = id_of_.find(value);
-    if (known == id_of_.end()) return false;
-    named.push_back(known->second);
-    return true;
+  // Writes the ids of the named values that are known: ascending, each once. Calls unknown(value)
+  // for each of the others.
+  template <typename Unknown>
+  void find(const std::vector<std::string_view>& named, std::vector<int32_t>& ids,
+            Unknown&& unknown) const {
+    thread_local std::vector<Table::Lookup> lookups;
+    lookups.clear();
+    ids.resize(named.size());
+    for (size_t i = 0; i < named.size(); ++i) {
+      lookups.push_back({&table_, named[i].data(), static_cast<int64_t>(named[i].size()), &ids[i]});
+    }
+    Table::find(lookups);
+    for (size_t i = 0; i < named.size(); ++i) {
+      if (ids[i] == Table::kAbsent) unknown(named[i]);
+    }
+    keep_distinct(ids);
+    if (!ids.empty() && ids.front() == Table::kAbsent) ids.erase(ids.begin());
   }
 
  private:
-  std::unordered_map<std::string_view, int32_t> id_of_;
+  using Table = Interner<char>;
+  Table table_;
 };
 
 }  // namespace grace

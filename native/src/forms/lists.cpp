@@ -125,13 +125,11 @@ class UserLists : public UserForm {
   void read(const Entry* const* entries, const Moment&, int64_t row,
             const void* rows) const override {
     thread_local std::vector<int32_t> known;
-    thread_local std::vector<std::string_view> unknown;
-    known.clear();
+    thread_local std::vector<std::string_view> named, unknown;
+    named.clear();
     unknown.clear();
-    take_values(*entries[0], [&](std::string_view value) {
-      if (!ids_.add(value, known)) unknown.push_back(value);
-    });
-    keep_distinct(known);
+    take_values(*entries[0], [&](std::string_view value) { named.push_back(value); });
+    ids_.find(named, known, [&](std::string_view value) { unknown.push_back(value); });
     keep_distinct(unknown);
     const auto count = static_cast<int64_t>(known.size() + unknown.size());
     if (count > most_values_) {
@@ -219,7 +217,7 @@ GRACE_API int32_t grace_exact_add_lists(uint64_t handle, const int32_t* ids, int
   });
 }
 
-// hashes uint64 [values]: the Bloom queries of the values, whose texts must outlive the handle.
+// hashes uint64 [values]: the Bloom queries of the values.
 GRACE_API int32_t grace_users_add_lists(uint64_t handle, const char* name, int64_t values,
                                         const int64_t* offsets, const uint8_t* utf8,
                                         const uint64_t* hashes, int64_t most_values,

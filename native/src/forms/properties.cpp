@@ -107,11 +107,12 @@ class UserFilters : public UserForm {
 
  private:
   void write(const Entry& entry, Field list, int64_t row, const NamedIds& out) const {
-    thread_local std::vector<int32_t> named;
+    thread_local std::vector<std::string_view> named;
+    thread_local std::vector<int32_t> known;
     named.clear();
-    take_texts(entry, list, [&](std::string_view value) { ids_.add(value, named); });
-    keep_distinct(named);
-    out.write(row, named);
+    take_texts(entry, list, [&](std::string_view value) { named.push_back(value); });
+    ids_.find(named, known, [](std::string_view) {});
+    out.write(row, known);
   }
 
   ValueIds ids_;
@@ -143,7 +144,6 @@ GRACE_API int32_t grace_exact_add_properties(uint64_t handle, const int32_t* ids
   });
 }
 
-// The texts of the values must outlive the handle.
 GRACE_API int32_t grace_users_add_properties(uint64_t handle, const char* name, int64_t values,
                                              const int64_t* offsets, const uint8_t* utf8) {
   return guarded([&] {
