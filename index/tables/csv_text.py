@@ -1,6 +1,7 @@
 """CSV: every cell a text, an empty one null. A line break in a cell must be in quotes."""
 
 import io
+import re
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
@@ -10,8 +11,9 @@ import pyarrow.csv as csv
 
 from grace.configs.errors import InputError
 
-_BLOCK = 1 << 22
+_READING = csv.ReadOptions(block_size=1 << 22, use_threads=False)  # no slower, and Arrow counts rows
 _PARSING = csv.ParseOptions(newlines_in_values=True)
+_CELLS = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
 _BOM = b"\xef\xbb\xbf"
 _QUOTE, _LINE_END = b'"\n'
 _IS_BORDER = np.isin(np.arange(256), tuple(b',\r\n"'))
@@ -71,10 +73,24 @@ class _Quotes(io.RawIOBase):
         return None
 
 
-def read_header(stream: BinaryIO, _address: str) -> tuple[pa.Schema, None]:
+def _in_words(error: pa.ArrowException, address: str) -> Exception:
+    """Return Arrow's fault; of a row with too few or too many cells in our words."""
+    found = _CELLS.search(str(error))
+    if found is None:
+        return error
+    row, columns, cells = map(int, found.groups())  # the header is Arrow's first row
+    fault = f"row {row - 1}: number of cells: {cells}, of the header: {columns}"
+    remedy = "put a cell with a comma in quotes, and leave no cell out"
+    return InputError(f"{address}: not a readable CSV: {fault}; {remedy}")
+
+
+def read_header(stream: BinaryIO, address: str) -> tuple[pa.Schema, None]:
     """Return the columns; the number of rows is not known."""
-    with csv.open_csv(stream, csv.ReadOptions(block_size=_BLOCK), _PARSING) as reader:
-        return pa.schema([(name, pa.string()) for name in reader.schema.names]), None
+    try:
+        with csv.open_csv(stream, _READING, _PARSING) as reader:
+            return pa.schema([(name, pa.string()) for name in reader.schema.names]), None
+    except pa.ArrowException as error:
+        raise _in_words(error, address) from None
 
 
 def batches(
@@ -87,12 +103,11 @@ def batches(
         null_values=[""],
     )
     quotes = _Quotes(stream)
-    reading = csv.ReadOptions(block_size=_BLOCK)
     try:
-        with csv.open_csv(pa.PythonFile(quotes, "r"), reading, _PARSING, converting) as reader:
+        with csv.open_csv(pa.PythonFile(quotes, "r"), _READING, _PARSING, converting) as reader:
             yield from reader
-    except pa.ArrowException:
+    except pa.ArrowException as error:
         if quotes.fault_line is None:
-            raise
+            raise _in_words(error, address) from None
     if fault := quotes.fault(address):
         raise fault

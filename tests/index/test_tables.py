@@ -130,10 +130,11 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "unknown ending": ("a.txt", CSV, "does not state the table's format; .* ends by its format"),
     "empty csv": ("a.csv", "", "a.csv: not a readable CSV file: Empty CSV file"),
     "csv that is no text": ("a.csv", b"a,b\n1,\xff\n", "a.csv: damaged near row 1: .*UTF8"),
-    "row too short": (
+    "row too short": ("a.csv", "a,b\n1,2\n3\n", "readable CSV: row 2: number of cells: 1, of the"),
+    "late row too long": (  # in the second block
         "a.csv",
-        "a,b\n1,2\n3\n",
-        "a.csv: not a readable CSV.*Expected 2 columns, got 1",
+        "a,b\n" + 4**10 * "1,2\n" + "1,2,3\n",
+        "a.csv: .* row 1048577: number of cells: 3, of the header: 2; put a cell with a comma",
     ),
     "column twice": ("a.csv", "a,b,a\n1,2,3\n", "a.csv: column 'a' appears twice"),
     "unclosed cell": ("a.csv", 'a,b\n1,"x\n2,y\n3,z\n', "a.csv: a cell in quotes is not closed"),
