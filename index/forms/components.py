@@ -72,3 +72,16 @@ def explain(ruled: Ruled, rule: int, request: RetrieveRequest) -> tuple[Reason, 
         for own in ruled.rules.rules_of(rule)
     ]
     return min(tested, key=lambda reasons: sum(not reason.passes for reason in reasons))
+
+
+def unknown_values(ruled: Ruled, request: RetrieveRequest) -> list[str]:
+    """Return the values in filters that no ad has, such as category=gamblign."""
+    schema, values = ruled.schema, ruled.set_values
+    names = (each.name for each in schema.properties)
+    return [
+        f"{name}={value}"
+        for name, known in zip(names, values[len(schema.sets) :], strict=True)
+        if name in request.filters
+        for value in (*request.filters[name].any_of, *request.filters[name].none_of)
+        if value not in known
+    ]
