@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from grace.proto.retrieval_pb2 import RetrieveRequest
 
 _IDS, _LIMIT = "NAME=ID,ID, such as campaign=9,12", "NAME=N, such as advertiser=3"
+_FILTER = "category=travel,food, category.none_of=alcohol, category.unknown=PASSES (or BLOCKED)"
+_TIME = "a time with its zone, such as 2026-11-27T09:00:00Z, or milliseconds since 1970"
 _COMMA = re.compile(r",(?! )")  # a comma before a blank is part of an id, as in `Acme, Inc.`
 
 
@@ -40,10 +43,26 @@ class GivenRequest:
         list[str] | None,
         Option("Most ads of one entity to return: advertiser=3; repeatable.", "NAME=N"),
     ] = None
+    filters: Annotated[
+        list[str] | None,
+        Option(
+            "Ads must be so: category=travel,food; or category.none_of=, .unknown=; repeatable.",
+            "NAME=VALUES",
+            name="--filter",
+        ),
+    ] = None
+    at: Annotated[
+        str | None,
+        Option("Time of flights and clocks: 2026-11-27T09:00:00Z, or milliseconds.", "TIME"),
+    ] = None
+    utc_offset_minutes: Annotated[
+        int | None, Option("Minutes that the user's time is ahead of UTC.", least=-840, most=840)
+    ] = None
     max_ads: Annotated[
         int | None, Option("Most ads to return. Default: FILE's.", least=1, most=2**32 - 1)
     ] = None
     profile: Annotated[str | None, "Beam profile. Default: FILE's, or the server's."] = None
+    no_strict: Annotated[bool, "Ignore names that the server does not know, and list them."] = False
 
     def message(self, ids: "DataIds | None" = None) -> "RetrieveRequest":
         """Return the file's request, with the values of the options. `ids` reads --exclude."""
@@ -59,12 +78,18 @@ class GivenRequest:
                 message.exclude[name].ids[:] = [number_of(name, text, ids) for text in texts]
             for name, given in _by_name(self.at_most, "--at-most", _LIMIT):
                 message.at_most[name] = [_limit(name, text) for text in given][-1]
+            for name, given in _by_name(self.filters, "--filter", _FILTER):
+                _set_filter(message, name, given)
             message.profile = message.profile if self.profile is None else self.profile
         except UnicodeEncodeError:
             raise InputError(
                 "--user, --exclude, --at-most or --profile is not UTF-8 text; write it in UTF-8"
             ) from None
         message.max_ads = self.max_ads or message.max_ads
+        message.at = message.at if self.at is None else _milliseconds(self.at)
+        if self.utc_offset_minutes is not None:
+            message.utc_offset_minutes = self.utc_offset_minutes
+        message.strict &= not self.no_strict
         return message
 
 
@@ -95,15 +120,44 @@ def _limit(name: str, text: str) -> int:
     return limit
 
 
+def _set_filter(message: "RetrieveRequest", path: str, given: Sequence[str]) -> None:
+    """Set `any_of` of a filter, or what the path names after the filter: category.none_of."""
+    from grace.client.request_json import filled
+
+    name, _, key = path.partition(".")
+    values = [value for each in given for value in _COMMA.split(each) if value]
+    asked = {key or "any_of": given[-1] if key == "unknown" else values}
+    try:
+        kept = filled(type(message)(), {"filters": {name: asked}}).filters[name]
+    except RequestError:
+        raise InputError(f"--filter {path}={given[-1]}: write {_FILTER}") from None
+    message.filters[name].ClearField(key or "any_of")
+    message.filters[name].MergeFrom(kept)
+
+
+def _milliseconds(text: str) -> int:
+    from grace.client import request_of
+
+    try:
+        at = int(text) if text.isdecimal() else datetime.fromisoformat(text)
+        return request_of({"at": at}).at
+    except (ValueError, RequestError):
+        raise InputError(f"--at {text}: write {_TIME}") from None
+
+
 def _request_message(source: str | None) -> "RetrieveRequest":
-    """Read a request from a file, or from standard input if the source is -; None: an empty one."""
+    """Read a request from a file, or from standard input if the source is -; None: an empty one.
+
+    It is strict unless it says otherwise: a person should know of a misspelt name.
+    """
     from grace.client import request_of_json
 
     if source is None:
-        return request_of_json({})
+        return request_of_json({"strict": True})
     name = "standard input" if source == "-" else source
     try:
-        return request_of_json(_first(_text(source, name)))
+        given = _first(_text(source, name))
+        return request_of_json({"strict": True, **given} if isinstance(given, dict) else given)
     except RequestError as error:
         raise InputError(f"{name}: {error}") from None
     except json.JSONDecodeError as fault:

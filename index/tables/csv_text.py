@@ -11,7 +11,7 @@ import pyarrow.csv as csv
 
 from grace.configs.errors import InputError
 
-_READING = csv.ReadOptions(block_size=1 << 22, use_threads=False)  # no slower, and Arrow counts rows
+_READING = csv.ReadOptions(block_size=1 << 22, use_threads=False)  # not slower, and counts rows
 _PARSING = csv.ParseOptions(newlines_in_values=True)
 _CELLS = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
 _BOM = b"\xef\xbb\xbf"

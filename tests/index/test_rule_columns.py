@@ -229,7 +229,7 @@ NO_CLAUSE = {"clauses": [{"country": ["US"], "age_min": 1}]}
         ({"age_min": 3, "age_max": 2}, "age_max '3..2': the range is empty"),
         ({"age_min": "old"}, "age_min 'old': is not a number"),
         ({"age_min": float("nan")}, "age_min 'nan': must be a finite number"),
-        ({"flight_start": "2026-12-01", "flight_end": "2026-12-01"}, "flight_end '2026-12-01..2026"),
+        ({"flight_start": "2026-12-01", "flight_end": "2026-12-01"}, "flight_end '2026-12-01.."),
         ({"flight_end": "soon"}, "flight_end 'soon': is neither an integer nor a time"),
         ({"flight_end": 7}, "flight_end '7': is not between 1990 and 2100, .* ads.time_unit"),
         ({"place_all": [["a"], []]}, "place_all: the list is empty"),
