@@ -46,7 +46,7 @@ class GivenRequest:
     filters: Annotated[
         list[str] | None,
         Option(
-            "Ads must be so: category=travel,food; or category.none_of=, .unknown=; repeatable.",
+            "What ads must be: category=travel,food; or category.none_of=VALUES; repeatable.",
             "NAME=VALUES",
             name="--filter",
         ),

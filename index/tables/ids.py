@@ -53,7 +53,9 @@ class DataIds:
         if number is None:
             fault = "not in its id map; name an id of a table that was built"
             if level not in self._maps:
-                fault = "not an integer from 0 to 2^63 - 1; name its id map in tables.yaml"
+                mapped = ", ".join(sorted(self._maps)) or "nothing"
+                fault = f"not an integer from 0 to 2^63 - 1; tables.yaml has id maps for {mapped}"
+                fault += f": correct {level!r} or the id, or name an id map for it"
             raise InputError(f"{level} {brief(text)!r}: {fault}")
         return number
 

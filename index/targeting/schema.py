@@ -300,10 +300,14 @@ def _name_faults(schema: TargetingSchema) -> Iterator[str]:
                 f"targeting name {name!r}: declared twice; attributes, sets, ranges, flights, "
                 "properties and entities need different names"
             )
-    of_targets = (t.name + end for t in schema.targets for end in t.columns)
-    for column, times in Counter((*of_targets, *schema.entities)).items():
-        if times > 1 and counted[column] < 2:
-            yield f"targeting names: two of them have a column {column!r}; rename one"
+    of_targets = [(t.name + end, t.name) for t in schema.targets for end in t.columns]
+    of_column: dict[str, list[str]] = {}
+    for column, name in (*of_targets, *zip(schema.entities, schema.entities, strict=True)):
+        of_column.setdefault(column, []).append(repr(name))
+    for column, names in of_column.items():
+        if len(names) > 1 and counted[column] < 2:
+            both = " and ".join(names)
+            yield f"targeting names {both}: each has a column {column!r}; rename one of them"
     if AD_LEVEL in schema.entities:
         yield f"entities: {AD_LEVEL!r} stands for single ads; choose another name for the column"
     if len(schema.entities) > MAX_ENTITIES:

@@ -24,6 +24,7 @@ from grace.index.targeting.schema import (
     Range,
     TargetingSchema,
     TargetSet,
+    clock_values,
 )
 from support.arrays import assert_same_arrays
 from support.builds import silent, write_schema
@@ -32,7 +33,10 @@ from support.plain_builder import PLAIN_SID_SPACE, plain_snapshot
 from support.raw_tables import write_table
 
 SCHEMA = TargetingSchema(
-    (Attribute("country", ("US", "NO", "SE")),),
+    (
+        Attribute("country", ("US", "NO", "SE")),
+        Attribute("hour", clock_values("hour_of_day"), clock="hour_of_day"),
+    ),
     (TargetSet("place", 64, 1, 9),),
     7,
     ranges=(Range("age"), Range("income", missing_passes=True)),
@@ -68,7 +72,7 @@ def build_table(
     unit: str = "ms",
     separator: str | None = None,
     schema: TargetingSchema = SCHEMA,
-    without: tuple[str, ...] = ("age", "income", "flight", "category"),
+    without: tuple[str, ...] = ("hour", "age", "income", "flight", "category"),
 ) -> BuildReport:
     write_schema(folder / "targeting.yaml", schema)
     source = TableSource((str(path),), list_separator=separator, time_unit=unit)
@@ -227,6 +231,8 @@ NO_CLAUSE = {"clauses": [{"country": ["US"], "age_min": 1}]}
     ("row", "fault"),
     [
         ({"age_min": 3, "age_max": 2}, "age_max '3..2': the range is empty"),
+        ({"hour": 24}, "hour '24': is not among the integers 0 to 23 of its clock; correct it"),
+        ({"rule": "hour = 24"}, r"lists for 'hour' \(0 to 23\), found '24'"),
         ({"age_min": "old"}, "age_min 'old': is not a number"),
         ({"age_min": float("nan")}, "age_min 'nan': must be a finite number"),
         ({"flight_start": "2026-12-01", "flight_end": "2026-12-01"}, "flight_end '2026-12-01.."),

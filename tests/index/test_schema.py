@@ -64,7 +64,7 @@ BAD = [
     (ENTITIES, "[location]", "'location': declared twice"),
     (ENTITIES, "[age]", "'age': declared twice"),
     (ENTITIES, "[campaign, campaign]", "'campaign': declared twice"),
-    (ENTITIES, "[a_min]\nranges: {a: {}}", "two of them have a column 'a_min'"),
+    (ENTITIES, "[a_min]\nranges: {a: {}}", "names 'a' and 'a_min': each has a column 'a_min'"),
     (ENTITIES, "[]\nflights: {a: {}}\nproperties: {a_end: {}}", "a column 'a_end'"),
 ]
 

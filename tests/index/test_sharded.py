@@ -15,12 +15,15 @@ import pytest
 
 from grace.configs.errors import InputError, RejectedAdsError, SnapshotError
 from grace.index.builder import BuildReport, BuildSpec, Sharding, build
+from grace.index.builder.sharding.merge import merge_shards
 from grace.index.builder.sharding.scratch import SCRATCH, scratch_folder
 from grace.index.builder.sharding.tasks import Result, Task, first_token_ranges
 from grace.index.storage import versions
+from grace.index.targeting.schema import Attribute, TargetingSchema
 from grace.index.verify import verify_snapshot
 from support.builds import arrays_in, build_spec, silent
-from support.oracle import RawAd
+from support.oracle import RawAd, Rules
+from support.plain_builder import plain_snapshot
 from support.strategies import Case, random_ads, random_case, random_schema
 
 
@@ -209,3 +212,13 @@ def test_a_shard_damaged_between_the_steps_is_caught_by_its_digests(tmp_path: Pa
     with pytest.raises(SnapshotError, match=r"ad_ids\.npy: damaged: its digest is"):
         build(spec, silent, sharding=Sharding(3, run=damaging))
     assert versions(spec.root) == ()
+
+
+def test_shards_with_too_many_rules_of_ads_are_not_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = TargetingSchema((Attribute("a", ("p", "q", "r")),), (), 0)
+    clauses: tuple[Rules, ...] = tuple({"a": (frozenset(value), None)} for value in "pq")
+    ads = [RawAd(at, (at,), clauses=clauses) for at in (0, 1)]
+    shards = [plain_snapshot(schema, (2,), [ad]) for ad in ads]
+    monkeypatch.setattr("grace.index.snapshot.MAX_ID", 3)
+    with pytest.raises(InputError, match="4 rules of ads, a snapshot holds at most"):
+        merge_shards(shards, shards[0].facts, 1)
