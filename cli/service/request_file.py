@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from grace.proto.retrieval_pb2 import RetrieveRequest
 
 _IDS, _LIMIT = "NAME=ID,ID, such as campaign=9,12", "NAME=N, such as advertiser=3"
-_FILTER = "category=travel,food, category.none_of=alcohol, category.unknown=PASSES (or BLOCKED)"
-_TIME = "a time with its zone, such as 2026-11-27T09:00:00Z, or milliseconds since 1970"
 _COMMA = re.compile(r",(?! )")  # a comma before a blank is part of an id, as in `Acme, Inc.`
 
 
@@ -45,16 +43,9 @@ class GivenRequest:
     ] = None
     filters: Annotated[
         list[str] | None,
-        Option(
-            "What ads must be: category=travel,food; or category.none_of=VALUES; repeatable.",
-            "NAME=VALUES",
-            name="--filter",
-        ),
+        Option("Ads must be: category=food, category.none_of=tv.", "NAME=VALUES", name="--filter"),
     ] = None
-    at: Annotated[
-        str | None,
-        Option("Time of flights and clocks: 2026-11-27T09:00:00Z, or milliseconds.", "TIME"),
-    ] = None
+    at: Annotated[str | None, Option("Test flights and clocks at this time.", "TIME")] = None
     utc_offset_minutes: Annotated[
         int | None, Option("Minutes that the user's time is ahead of UTC.", least=-840, most=840)
     ] = None
@@ -66,6 +57,8 @@ class GivenRequest:
 
     def message(self, ids: "DataIds | None" = None) -> "RetrieveRequest":
         """Return the file's request, with the values of the options. `ids` reads --exclude."""
+        from grace.client import request_of_json
+
         message = _request_message(self.request)
         try:
             for name, given in _by_name(self.user, "--user", "NAME=VALUE, such as country=US"):
@@ -78,13 +71,17 @@ class GivenRequest:
                 message.exclude[name].ids[:] = [number_of(name, text, ids) for text in texts]
             for name, given in _by_name(self.at_most, "--at-most", _LIMIT):
                 message.at_most[name] = [_limit(name, text) for text in given][-1]
-            for name, given in _by_name(self.filters, "--filter", _FILTER):
-                _set_filter(message, name, given)
+            filters: dict[str, dict[str, Any]] = {}
+            for path, given in _by_name(self.filters, "--filter", "NAME=VALUES: category=food,tv"):
+                name, _, key = path.partition(".")
+                values = [text for each in given for text in _COMMA.split(each) if text]
+                of_name = filters.setdefault(name, {})
+                of_name[key or "any_of"] = given[-1] if key == "unknown" else values
+            for name, asked in request_of_json({"filters": filters}).filters.items():
+                message.filters[name].CopyFrom(asked)
             message.profile = message.profile if self.profile is None else self.profile
         except UnicodeEncodeError:
-            raise InputError(
-                "--user, --exclude, --at-most or --profile is not UTF-8 text; write it in UTF-8"
-            ) from None
+            raise InputError("an option is not UTF-8 text; write its value in UTF-8") from None
         message.max_ads = self.max_ads or message.max_ads
         message.at = message.at if self.at is None else _milliseconds(self.at)
         if self.utc_offset_minutes is not None:
@@ -120,36 +117,17 @@ def _limit(name: str, text: str) -> int:
     return limit
 
 
-def _set_filter(message: "RetrieveRequest", path: str, given: Sequence[str]) -> None:
-    """Set `any_of` of a filter, or what the path names after the filter: category.none_of."""
-    from grace.client.request_json import filled
-
-    name, _, key = path.partition(".")
-    values = [value for each in given for value in _COMMA.split(each) if value]
-    asked = {key or "any_of": given[-1] if key == "unknown" else values}
-    try:
-        kept = filled(type(message)(), {"filters": {name: asked}}).filters[name]
-    except RequestError:
-        raise InputError(f"--filter {path}={given[-1]}: write {_FILTER}") from None
-    message.filters[name].ClearField(key or "any_of")
-    message.filters[name].MergeFrom(kept)
-
-
-def _milliseconds(text: str) -> int:
+def _milliseconds(at: str) -> int:
     from grace.client import request_of
 
     try:
-        at = int(text) if text.isdecimal() else datetime.fromisoformat(text)
-        return request_of({"at": at}).at
+        return request_of({"at": int(at) if at.isdecimal() else datetime.fromisoformat(at)}).at
     except (ValueError, RequestError):
-        raise InputError(f"--at {text}: write {_TIME}") from None
+        raise InputError(f"--at {at}: write 2026-11-27T09:00:00Z, or milliseconds") from None
 
 
 def _request_message(source: str | None) -> "RetrieveRequest":
-    """Read a request from a file, or from standard input if the source is -; None: an empty one.
-
-    It is strict unless it says otherwise: a person should know of a misspelt name.
-    """
+    """Read a request, strict unless it says otherwise. -: standard input, None: an empty one."""
     from grace.client import request_of_json
 
     if source is None:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.builder.batches import AdColumns, AdsBatch, AdsReading, BatchReader
-from grace.index.builder.rule_table import EMPTY_RANGE, FAULTS, REFUSED, RuleTable
+from grace.index.builder.rule_table import FAULTS, REFUSED, RuleTable
 from grace.index.builder.sorting import order_by_id
 from grace.index.builder.source import AdsSource
 from grace.index.entities import NO_ENTITY
@@ -112,7 +112,7 @@ class Collector:
             column, codes = [*reader.rules.code_of.items()][at]
             ad, shown, source, place = rules.source(rows, row, column)
             value, reason = None, FAULTS[fault]
-            if fault == EMPTY_RANGE:
+            if fault == 4:  # an empty range
                 ends = schema.columns[schema.name_of[column]]
                 value = "..".join(source.shown(end, place) or "" for end in ends)
             if fault == 1 and codes is not None:

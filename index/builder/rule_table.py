@@ -20,12 +20,11 @@ REFUSED = -2
 
 _FIRST_ALTERNATIVE = -3  # alternative i is -3 - i
 
-EMPTY_RANGE = 4
 FAULTS = {
     1: "bad value",
     2: "the list is empty, so no user could pass; drop the rule or name values",
     3: "the exclude list leaves nothing of what is included, so no user could pass",
-    EMPTY_RANGE: "the range is empty, so no user could pass; raise its end, or lower its start",
+    4: "the range is empty, so no user could pass; raise its end, or lower its start",
 }
 
 BLOCK_BITS = 1 << 27  # of the rules that are encoded again at a time, each bit as a byte

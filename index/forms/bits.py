@@ -49,11 +49,9 @@ class ListedCodes(dict[str | None, int]):
 
     def __init__(self, attribute: Attribute) -> None:
         super().__init__(zip(attribute.values, range(len(attribute.values)), strict=True))
-        listed = "the values that the schema lists; correct it, or list it in targeting.yaml"
+        self.refusal = "is not among the values that the schema lists; correct it, or list it"
         if attribute.clock is not None:
-            last = attribute.values[-1]
-            listed = f"the integers 0 to {last} of its clock; correct it (9 is not 09)"
-        self.refusal = f"is not among {listed}"
+            self.refusal = f"is not among 0 to {attribute.values[-1]} of its clock; correct it"
 
     def __missing__(self, _: object) -> int:
         return BAD_VALUE

@@ -1,7 +1,6 @@
 """CSV: every cell a text, an empty one null. A line break in a cell must be in quotes."""
 
 import io
-import re
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
@@ -13,7 +12,6 @@ from grace.configs.errors import InputError
 
 _READING = csv.ReadOptions(block_size=1 << 22, use_threads=False)  # not slower, and counts rows
 _PARSING = csv.ParseOptions(newlines_in_values=True)
-_CELLS = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
 _BOM = b"\xef\xbb\xbf"
 _QUOTE, _LINE_END = b'"\n'
 _IS_BORDER = np.isin(np.arange(256), tuple(b',\r\n"'))
@@ -73,24 +71,10 @@ class _Quotes(io.RawIOBase):
         return None
 
 
-def _in_words(error: pa.ArrowException, address: str) -> Exception:
-    """Return Arrow's fault; of a row with too few or too many cells in our words."""
-    found = _CELLS.search(str(error))
-    if found is None:
-        return error
-    row, columns, cells = map(int, found.groups())  # the header is Arrow's first row
-    fault = f"row {row - 1}: number of cells: {cells}, of the header: {columns}"
-    remedy = "put a cell with a comma in quotes, and leave no cell out"
-    return InputError(f"{address}: not a readable CSV: {fault}; {remedy}")
-
-
-def read_header(stream: BinaryIO, address: str) -> tuple[pa.Schema, None]:
+def read_header(stream: BinaryIO, _address: str) -> tuple[pa.Schema, None]:
     """Return the columns; the number of rows is not known."""
-    try:
-        with csv.open_csv(stream, _READING, _PARSING) as reader:
-            return pa.schema([(name, pa.string()) for name in reader.schema.names]), None
-    except pa.ArrowException as error:
-        raise _in_words(error, address) from None
+    with csv.open_csv(stream, _READING, _PARSING) as reader:
+        return pa.schema([(name, pa.string()) for name in reader.schema.names]), None
 
 
 def batches(
@@ -106,8 +90,8 @@ def batches(
     try:
         with csv.open_csv(pa.PythonFile(quotes, "r"), _READING, _PARSING, converting) as reader:
             yield from reader
-    except pa.ArrowException as error:
+    except pa.ArrowException:
         if quotes.fault_line is None:
-            raise _in_words(error, address) from None
+            raise
     if fault := quotes.fault(address):
         raise fault

@@ -54,8 +54,7 @@ class DataIds:
             fault = "not in its id map; name an id of a table that was built"
             if level not in self._maps:
                 mapped = ", ".join(sorted(self._maps)) or "nothing"
-                fault = f"not an integer from 0 to 2^63 - 1; tables.yaml has id maps for {mapped}"
-                fault += f": correct {level!r} or the id, or name an id map for it"
+                fault = f"ids are 0 to 2^63 - 1; id maps: {mapped}; correct {level!r}, or map it"
             raise InputError(f"{level} {brief(text)!r}: {fault}")
         return number
 

@@ -12,7 +12,6 @@ from math import inf
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.forms.component import some
 from grace.index.forms.components import explain, unknown_values
 from grace.index.snapshot import Snapshot
 from grace.index.trie import NO_NODE
@@ -202,7 +201,7 @@ class _Explained:
             # Perhaps an update of better ads came between two matches, which is rare.
             raise RuntimeError("matching left out an ad that passes every test")
         if self._unknown:
-            reply.text += f"; no ad has these values of filters: {some(self._unknown)}"
+            reply.text += f"; no ad has these values of filters: {self._unknown}"
 
     def _lost(self, step: TracedStep) -> str:
         prefix = " ".join(str(each.token) for each in self._reply.steps)

@@ -101,10 +101,7 @@ def test_ids_of_any_number_of_batches_are_compared(tmp_path: Path) -> None:
         propose([str(tmp_path / "bad.csv")], (), None, silent)
 
 
-CELLS = {
-    "number": pa.array([18, None, 21]),
-    "time": pa.array([0, None, 86_400], pa.timestamp("s")),
-}
+CELLS = {"number": pa.array([18, None, 21]), "time": pa.array([0, None, 86_400], pa.timestamp("s"))}
 BASES = {"": "", "age": "number", "income": "number", "country": "", "price": "", "hidden": ""}
 BASES |= {"flight": "time", "valid": "time", "event": ""}
 """The kind of values of which an end is surely a rule, by the word before or after the end."""

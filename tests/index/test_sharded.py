@@ -19,10 +19,9 @@ from grace.index.builder.sharding.merge import merge_shards
 from grace.index.builder.sharding.scratch import SCRATCH, scratch_folder
 from grace.index.builder.sharding.tasks import Result, Task, first_token_ranges
 from grace.index.storage import versions
-from grace.index.targeting.schema import Attribute, TargetingSchema
 from grace.index.verify import verify_snapshot
 from support.builds import arrays_in, build_spec, silent
-from support.oracle import RawAd, Rules
+from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
 from support.strategies import Case, random_ads, random_case, random_schema
 
@@ -179,9 +178,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_is_reported_in_one_line_with_the_task_and_the_folder(
-    tmp_path: Path,
-) -> None:
+def test_a_full_disk_is_reported_in_one_line_with_the_task_and_the_folder(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, wide_case(seed=7, num_ads=2222), ())
     steps = set()
     for size in (300, 9600):
@@ -215,10 +212,8 @@ def test_a_shard_damaged_between_the_steps_is_caught_by_its_digests(tmp_path: Pa
 
 
 def test_shards_with_too_many_rules_of_ads_are_not_merged(monkeypatch: pytest.MonkeyPatch) -> None:
-    schema = TargetingSchema((Attribute("a", ("p", "q", "r")),), (), 0)
-    clauses: tuple[Rules, ...] = tuple({"a": (frozenset(value), None)} for value in "pq")
-    ads = [RawAd(at, (at,), clauses=clauses) for at in (0, 1)]
-    shards = [plain_snapshot(schema, (2,), [ad]) for ad in ads]
-    monkeypatch.setattr("grace.index.snapshot.MAX_ID", 3)
-    with pytest.raises(InputError, match="4 rules of ads, a snapshot holds at most"):
-        merge_shards(shards, shards[0].facts, 1)
+    case = random_case(np.random.default_rng(0), 63)
+    shard = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
+    monkeypatch.setattr("grace.index.snapshot.MAX_ID", 99)
+    with pytest.raises(InputError, match="rules of ads, a snapshot holds at most"):
+        merge_shards([shard, shard], shard.facts, 1)

@@ -15,14 +15,7 @@ from grace.index.builder.rule_table import RuleTable
 from grace.index.builder.sorting import group_by_entity, order_by_id
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts, require_ids
-from grace.index.targeting.rules import (
-    Column,
-    Lists,
-    TargetingRules,
-    count_rules,
-    lists_in,
-    with_lists,
-)
+from grace.index.targeting.rules import Column, Lists, TargetingRules, lists_in, with_lists
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
@@ -43,8 +36,7 @@ def merge_shards(shards: Sequence[Snapshot], facts: SnapshotFacts, threads: int)
     offsets = [ads.ad_offsets[:-1] + base for ads, base in zip(all_ads, bases, strict=False)]
     rule_of = [new[ads.ad_rule] for ads, new in zip(all_ads, joined.new_of, strict=True)]
     ad_rule = np.concatenate(rule_of)
-    alternatives = joined.rules.alternatives.offsets
-    require_ids(count_rules(ad_rule, joined.rules.num_rules, alternatives), "rules of ads")
+    require_ids(joined.rules.count_of(ad_rule), "rules of ads")
     ad_ids = np.concatenate([ads.ad_ids for ads in all_ads])
     entities = [list(of_kind) for of_kind in zip(*(s.entities for s in shards), strict=True)]
     return Snapshot(
