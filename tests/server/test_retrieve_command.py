@@ -97,6 +97,7 @@ def test_a_table_of_ads_names_each_ad_and_what_allows_the_user(
 def test_entities_are_excluded_and_limited_by_options(address: str, requests: Path) -> None:
     asked = ("retrieve", "--address", address, "--request", requests, "--max-ads", "1000")
     limit = ("--at-most", "advertiser=1", "--at-most", "shop=3")
+    assert "(invalid_field): shop: no such name" in complaint(*asked, *limit)
     shown = printed(*asked, *limit, "--no-strict")
     assert re.search(r" ads, \d+ for this user, [1-9]\d* left out by at_most, \d+ retu", shown)
     assert "not used by this catalogue and model: shop\n" in shown
