@@ -97,11 +97,8 @@ def test_parquet_is_read_group_by_group(tmp_path: Path) -> None:
     )
     pq.write_table(values, path, row_group_size=3)
     table = open_table(str(path))
-    assert (table.format, table.rows, table.schema.names) == (
-        Format.PARQUET,
-        5,
-        ["id", "id.x", "y"],
-    )
+    assert (table.format, table.rows) == (Format.PARQUET, 5)
+    assert table.schema.names == ["id", "id.x", "y"]
     assert rows_of(table, ["y", "id"]) == values.select(["y", "id"]).to_pylist()
 
 
@@ -174,6 +171,7 @@ def test_quotation_marks_are_checked_across_the_borders_of_blocks(tmp_path: Path
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_what_cannot_be_read_is_refused_with_the_remedy(tmp_path: Path, name: str) -> None:
+    pa.set_cpu_count(2)  # with several threads, Arrow may not count rows
     file, content, fault = FAULTS[name]
     (tmp_path / file).write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(InputError, match=fault):
