@@ -130,7 +130,7 @@ def _real(value: Any, most: float, at: str) -> float:
         raise _unexpected(at, "a number", value)
     number = float(value) if is_text else value
     if not (abs(number) <= most or value in _NO_NUMBERS):  # which nan is not
-        raise RequestError(at, f"{_shown(value)} is not one of {-most:.2g} to {most:.2g}")
+        raise RequestError(at, f"{_shown(value)} is not within {-most:.2g} to {most:.2g}")
     return number
 
 
@@ -142,7 +142,7 @@ def _integer(value: Any, low: int, high: int, at: str) -> int:
         raise _unexpected(at, "an integer", value)
     number = int(digits[1] if digits else value)
     if not low <= number <= high:
-        raise RequestError(at, f"{_shown(value)} is not one of {low} to {high}")
+        raise RequestError(at, f"{_shown(value)} is not within {low} to {high}")
     return number
 
 

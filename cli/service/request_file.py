@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,13 +41,24 @@ class GivenRequest:
         list[str] | None,
         Option("Most ads of one entity to return: advertiser=3; repeatable.", "NAME=N"),
     ] = None
+    filters: Annotated[
+        list[str] | None,
+        Option("Ads must be: category=food, category.none_of=tv.", "NAME=VALUES", name="--filter"),
+    ] = None
+    at: Annotated[str | None, Option("Test flights and clocks at this time.", "TIME")] = None
+    utc_offset_minutes: Annotated[
+        int | None, Option("Minutes that the user's time is ahead of UTC.", least=-840, most=840)
+    ] = None
     max_ads: Annotated[
         int | None, Option("Most ads to return. Default: FILE's.", least=1, most=2**32 - 1)
     ] = None
     profile: Annotated[str | None, "Beam profile. Default: FILE's, or the server's."] = None
+    no_strict: Annotated[bool, "Ignore names that the server does not know, and list them."] = False
 
     def message(self, ids: "DataIds | None" = None) -> "RetrieveRequest":
         """Return the file's request, with the values of the options. `ids` reads --exclude."""
+        from grace.client import request_of_json
+
         message = _request_message(self.request)
         try:
             for name, given in _by_name(self.user, "--user", "NAME=VALUE, such as country=US"):
@@ -59,12 +71,22 @@ class GivenRequest:
                 message.exclude[name].ids[:] = [number_of(name, text, ids) for text in texts]
             for name, given in _by_name(self.at_most, "--at-most", _LIMIT):
                 message.at_most[name] = [_limit(name, text) for text in given][-1]
+            filters: dict[str, dict[str, Any]] = {}
+            for path, given in _by_name(self.filters, "--filter", "NAME=VALUES: category=food,tv"):
+                name, _, key = path.partition(".")
+                values = [text for each in given for text in _COMMA.split(each) if text]
+                of_name = filters.setdefault(name, {})
+                of_name[key or "any_of"] = given[-1] if key == "unknown" else values
+            for name, asked in request_of_json({"filters": filters}).filters.items():
+                message.filters[name].CopyFrom(asked)
             message.profile = message.profile if self.profile is None else self.profile
         except UnicodeEncodeError:
-            raise InputError(
-                "--user, --exclude, --at-most or --profile is not UTF-8 text; write it in UTF-8"
-            ) from None
+            raise InputError("an option is not UTF-8 text; write its value in UTF-8") from None
         message.max_ads = self.max_ads or message.max_ads
+        message.at = message.at if self.at is None else _milliseconds(self.at)
+        if self.utc_offset_minutes is not None:
+            message.utc_offset_minutes = self.utc_offset_minutes
+        message.strict &= not self.no_strict
         return message
 
 
@@ -95,15 +117,25 @@ def _limit(name: str, text: str) -> int:
     return limit
 
 
+def _milliseconds(at: str) -> int:
+    from grace.client import request_of
+
+    try:
+        return request_of({"at": int(at) if at.isdecimal() else datetime.fromisoformat(at)}).at
+    except (ValueError, RequestError):
+        raise InputError(f"--at {at}: write 2026-11-27T09:00:00Z, or milliseconds") from None
+
+
 def _request_message(source: str | None) -> "RetrieveRequest":
-    """Read a request from a file, or from standard input if the source is -; None: an empty one."""
+    """Read a request, strict unless it says otherwise. -: standard input, None: an empty one."""
     from grace.client import request_of_json
 
     if source is None:
-        return request_of_json({})
+        return request_of_json({"strict": True})
     name = "standard input" if source == "-" else source
     try:
-        return request_of_json(_first(_text(source, name)))
+        given = _first(_text(source, name))
+        return request_of_json({"strict": True, **given} if isinstance(given, dict) else given)
     except RequestError as error:
         raise InputError(f"{name}: {error}") from None
     except json.JSONDecodeError as fault:

@@ -104,7 +104,7 @@ class Collector:
 
     def _add(self, batch: AdsBatch, reader: BatchReader, table: RuleTable) -> None:
         """Give the rows their rules, and note those that are refused."""
-        rows, rules = batch.rows, batch.rules
+        rows, rules, schema = batch.rows, batch.rules, self.reading.schema
         refused = np.where(rows.refused(), np.int32(REFUSED), np.int32(0))
         batch.columns.rule_of[:], faults = table.add(rules, refused)
         for row in np.flatnonzero(faults[:, 0]).tolist():
@@ -112,6 +112,9 @@ class Collector:
             column, codes = [*reader.rules.code_of.items()][at]
             ad, shown, source, place = rules.source(rows, row, column)
             value, reason = None, FAULTS[fault]
+            if fault == 4:  # an empty range
+                ends = schema.columns[schema.name_of[column]]
+                value = "..".join(source.shown(end, place) or "" for end in ends)
             if fault == 1 and codes is not None:
                 value, reason = _bad_value(source.rule_values(column, place), codes)
             rows.refuse(ad, shown, value, reason)

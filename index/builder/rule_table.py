@@ -24,7 +24,7 @@ FAULTS = {
     1: "bad value",
     2: "the list is empty, so no user could pass; drop the rule or name values",
     3: "the exclude list leaves nothing of what is included, so no user could pass",
-    4: "the range is empty, so no user could pass; its minimum must not be above its maximum",
+    4: "the range is empty, so no user could pass; raise its end, or lower its start",
 }
 
 BLOCK_BITS = 1 << 27  # of the rules that are encoded again at a time, each bit as a byte

@@ -47,7 +47,11 @@ _add_to_users = declare(
 class ListedCodes(dict[str | None, int]):
     """The places of values in an attribute's list."""
 
-    refusal = "is not among the values that the schema lists"
+    def __init__(self, attribute: Attribute) -> None:
+        super().__init__(zip(attribute.values, range(len(attribute.values)), strict=True))
+        self.refusal = "is not among the values that the schema lists; correct it, or list it"
+        if attribute.clock is not None:
+            self.refusal = f"is not among 0 to {attribute.values[-1]} of its clock; correct it"
 
     def __missing__(self, _: object) -> int:
         return BAD_VALUE
@@ -72,8 +76,7 @@ class BitsComponent(Component):
         return "attributes"
 
     def codes(self) -> Sequence[ListedCodes]:
-        lists = (attribute.values for attribute in self.schema.attributes)
-        return [ListedCodes(zip(values, range(len(values)), strict=True)) for values in lists]
+        return [*map(ListedCodes, self.schema.attributes)]
 
     def add_to_rules(self, table: c_void_p) -> None:
         bits = [

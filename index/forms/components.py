@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.forms.bits import BitsComponent
-from grace.index.forms.component import Component, Reason, ValuedRows
+from grace.index.forms.component import Component, Reason, ValuedRows, some
 from grace.index.forms.interval import IntervalComponent
 from grace.index.forms.lists import ListsComponent
 from grace.index.forms.properties import PropertiesComponent
@@ -72,3 +72,16 @@ def explain(ruled: Ruled, rule: int, request: RetrieveRequest) -> tuple[Reason, 
         for own in ruled.rules.rules_of(rule)
     ]
     return min(tested, key=lambda reasons: sum(not reason.passes for reason in reasons))
+
+
+def unknown_values(ruled: Ruled, request: RetrieveRequest) -> str:
+    """Return the values in filters that no ad has, in words: category=gamblign, domain=x."""
+    known = dict(zip(ruled.schema.valued_names, ruled.set_values, strict=True))
+    found = [
+        f"{each.name}={value}"
+        for each in ruled.schema.properties
+        if (asked := request.filters.get(each.name)) is not None
+        for value in (*asked.any_of, *asked.none_of)
+        if value not in known[each.name]
+    ]
+    return some(found)

@@ -126,5 +126,5 @@ class PropertiesComponent(ValuedComponent):
             passes = asked.unknown == Filter.PASSES
         words = [f"any of {some(asked.any_of)}"] if asked.any_of else []
         words += [f"none of {some(asked.none_of)}"] if asked.none_of else []
-        rule = f"is [{some(values)}]"
+        rule = f"is [{some(values)}]" if values else "has no value"
         return [Reason(name, passes, rule, tuple(words), tuple(words) if not passes else ())]

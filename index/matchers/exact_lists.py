@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from grace.index.allocation import Allocate, plain_memory
 from grace.index.matching.ads import SidToAds
-from grace.index.targeting.rules import Groups, Lists, Rows, TargetingRules, count_rules
+from grace.index.targeting.rules import Groups, Lists, Rows, TargetingRules
 from grace.native.loader import array_in, array_out, declare
 
 _leaf_rules = declare(
@@ -61,7 +61,7 @@ def exact_lists(
 ) -> ExactLists:
     leaves = len(ads.ad_offsets) - 1
     offsets = allocate(4 * (leaves + 1)).view(np.int32)
-    most = count_rules(ads.ad_rule, rules.num_rules, rules.alternatives.offsets)
+    most = rules.count_of(ads.ad_rule)
     room, total = allocate(4 * most).view(np.int32), np.zeros(1, np.int64)
     _leaf_rules(
         *(leaves, ads.ad_offsets, ads.ad_rule),

@@ -318,6 +318,7 @@ def _unfit_end(facts: ColumnFacts) -> str | None:
     for role, endings in SPANS.items():
         base, ending = names.end_of(facts.plain, role.value, endings) or ("", "")
         lists = facts.kind in (Kind.TEXT, Kind.LISTS) and (role is Role.RANGE or not base)
+        lists &= facts.most_per_row > 1 or not any(map(str.isdecimal, facts.values))  # 18, 25+
         if ending and _limits(role, base, {ending: facts}) and not lists:
             return _span_fault(facts, role) or f"another column is this end of the {role.value}"
     return None

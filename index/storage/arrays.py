@@ -40,7 +40,7 @@ from grace.index.storage.checks import (
     View,
 )
 from grace.index.storage.manifest import MANIFEST, Counts, Manifest
-from grace.index.targeting.rules import Lists, TargetingRules, count_rules
+from grace.index.targeting.rules import Lists, TargetingRules
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
@@ -370,7 +370,7 @@ def counts_of(snapshot: Snapshot) -> Counts:
         ads=snapshot.ads.num_ads,
         rules=rules.num_rules,
         alternatives=rules.num_alternatives,
-        ad_rules=count_rules(snapshot.ads.ad_rule, rules.num_rules, rules.alternatives.offsets),
+        ad_rules=rules.count_of(snapshot.ads.ad_rule),
         rule_bitmasks=len(rules.bitmask_table),
         rule_rows=dict(zip(schema.component_names, map(len, rules.parts[1:]), strict=True)),
         groups={

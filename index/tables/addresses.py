@@ -85,8 +85,9 @@ def _ending(address: str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return the message without the lines that Arrow adds about its sources."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    """Return the message without Arrow's lines about its sources. It counts a CSV's header."""
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    return re.sub(r"Row #(\d+)", lambda row: f"row {int(row[1]) - 1}", line)
 
 
 def files_at(addresses: Sequence[str]) -> list[str]:

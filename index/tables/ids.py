@@ -53,7 +53,8 @@ class DataIds:
         if number is None:
             fault = "not in its id map; name an id of a table that was built"
             if level not in self._maps:
-                fault = "not an integer from 0 to 2^63 - 1; name its id map in tables.yaml"
+                mapped = ", ".join(sorted(self._maps)) or "nothing"
+                fault = f"not 0 to 2^63 - 1; tables.yaml maps {mapped}: correct {level!r} or map it"
             raise InputError(f"{level} {brief(text)!r}: {fault}")
         return number
 

@@ -208,9 +208,12 @@ class _Reader:
         if item.span is None:
             raise first.refused(A_NUMBER)
         low, _ = item.span
-        high = inf if self._next.key in (",", "]") else self._number()
+        last = self._next
+        high = inf if last.key in (",", "]") else self._number()
         if low > high:
-            raise ExpressionError(first.position, f"expected {high}..{low}, found {low}..{high}")
+            a, b = first.text, last.text
+            wanted = f"{b}..{a}, or {a}.., ..{b} to go on from the lowest value"
+            raise ExpressionError(first.position, f"expected {wanted}, found {a}..{b}")
         return Item(first.position, None, (low, high))
 
     def _value(self) -> Item:

@@ -96,6 +96,7 @@ class _AttributeLeaves:
             if first < last:
                 return bits[last] ^ bits[first]
         listed = ", ".join(values[:8]) + (", ..." if len(values) > 8 else "")
+        listed = listed if self.attribute.clock is None else f"0 to {values[-1]}"
         raise item.refused(f"a value that the schema lists for {self.attribute.name!r} ({listed})")
 
     def _values(self, bits: int) -> list[str]:

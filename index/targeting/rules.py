@@ -106,6 +106,9 @@ class TargetingRules:
     def num_alternatives(self) -> int:
         return len(self.alternatives.offsets) - 1
 
+    def count_of(self, rule_of: npt.NDArray[np.int32]) -> int:
+        return count_rules(rule_of, self.num_rules, self.alternatives.offsets)
+
     def members(self, rule_of: npt.NDArray[np.int32]) -> Lists:
         """Return the rules of each of these ads' rules or alternatives."""
         alternative = rule_of.astype(np.int64) - self.num_rules

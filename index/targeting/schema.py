@@ -300,10 +300,10 @@ def _name_faults(schema: TargetingSchema) -> Iterator[str]:
                 f"targeting name {name!r}: declared twice; attributes, sets, ranges, flights, "
                 "properties and entities need different names"
             )
-    of_targets = (t.name + end for t in schema.targets for end in t.columns)
-    for column, times in Counter((*of_targets, *schema.entities)).items():
-        if times > 1 and counted[column] < 2:
-            yield f"targeting names: two of them have a column {column!r}; rename one"
+    owners = {name: name for name in schema.entities}
+    for name, column in ((t.name, t.name + end) for t in schema.targets for end in t.columns):
+        if (other := owners.setdefault(column, name)) != name:
+            yield f"targeting names {other!r} and {name!r}: each has column {column!r}; rename one"
     if AD_LEVEL in schema.entities:
         yield f"entities: {AD_LEVEL!r} stands for single ads; choose another name for the column"
     if len(schema.entities) > MAX_ENTITIES:

@@ -1,5 +1,6 @@
 """Interned values of one set: every string that some ad's rule names, numbered in UTF-8 order."""
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +34,10 @@ class InternedValues:
     def __getitem__(self, value_id: int) -> str:
         begin, end = self.offsets[value_id], self.offsets[value_id + 1]
         return self.utf8[begin:end].tobytes().decode()
+
+    def __contains__(self, value: str) -> bool:
+        place = bisect_left(self, value)  # UTF-8 and Python order texts in the same way
+        return place < len(self) and self[place] == value
 
     def hashes(self, seed: int) -> npt.NDArray[np.uint64]:
         """Return the hash of each value, from which its Bloom bits are taken."""

@@ -12,7 +12,7 @@ from math import inf
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.forms.components import explain
+from grace.index.forms.components import explain, unknown_values
 from grace.index.snapshot import Snapshot
 from grace.index.trie import NO_NODE
 from grace.index.updates.live_ads import levels_of
@@ -93,6 +93,7 @@ class _Explained:
         request.at = request.at or prepared.at
         rule = int(self._snapshot.ads.ad_rule[ordinal])
         self._reasons = explain(self._snapshot, rule, request)
+        self._unknown = unknown_values(self._snapshot, request)
 
     def search(self, stages: Stages, require_wanted: Callable[[], None]) -> list[TracedStep]:
         for reason in self._reasons:
@@ -199,6 +200,8 @@ class _Explained:
         else:
             # Perhaps an update of better ads came between two matches, which is rare.
             raise RuntimeError("matching left out an ad that passes every test")
+        if self._unknown:
+            reply.text += f"; no ad has these values of filters: {self._unknown}"
 
     def _lost(self, step: TracedStep) -> str:
         prefix = " ".join(str(each.token) for each in self._reply.steps)

@@ -25,14 +25,7 @@ from grace.index.targeting.schema import (
     load_schema,
 )
 from support.documents import blocks_of
-from support.oracle import (
-    Rules,
-    User,
-    attribute_passes,
-    failure_of,
-    range_passes,
-    set_passes,
-)
+from support.oracle import Rules, User, attribute_passes, failure_of, range_passes, set_passes
 from support.strategies import examples
 
 COUNTRIES = ("US", "or", "new york", "true", 'a"b\\c', "18-24", "é..è")
@@ -284,15 +277,11 @@ FAULTS = [
     ('interests = "*"', 12, "expected a value of the set 'interests', found '*'"),
     ('interests = ""', 12, "expected a value, found ''"),
     ("interests in [1..2]", 14, "a value of the set 'interests', found a range"),
-    (
-        'age = "21"',
-        6,
-        "and no integer beyond 2^53, for 'age', found '21'",
-    ),
+    ('age = "21"', 6, "and no integer beyond 2^53, for 'age', found '21'"),
     ("age in [1e999]", 8, "a finite number"),
     ("age < nan", 6, "a finite number"),
     ("age in [..]", 10, "a finite number"),
-    ("age in [9..1]", 8, "expected 1.0..9.0, found 9.0..1.0"),
+    ("hour in [5, 22..2]", 12, "expected 2..22, or 22.., ..2 to go on from the lowest value"),
     ("(age = 1", 8, "expected 'and', 'or' or ')', found the end"),
     ("age = 1 age = 2", 8, "expected 'and', 'or' or the end, found 'age'"),
     (DEEP, 100, "at most 100 open '('"),

@@ -101,10 +101,7 @@ def test_ids_of_any_number_of_batches_are_compared(tmp_path: Path) -> None:
         propose([str(tmp_path / "bad.csv")], (), None, silent)
 
 
-CELLS = {
-    "number": pa.array([18, None, 21]),
-    "time": pa.array([0, None, 86_400], pa.timestamp("s")),
-}
+CELLS = {"number": pa.array([18, None, 21]), "time": pa.array([0, None, 86_400], pa.timestamp("s"))}
 BASES = {"": "", "age": "number", "income": "number", "country": "", "price": "", "hidden": ""}
 BASES |= {"flight": "time", "valid": "time", "event": ""}
 """The kind of values of which an end is surely a rule, by the word before or after the end."""
@@ -207,6 +204,7 @@ def test_a_newcomer_s_table_becomes_a_range_a_flight_and_a_property(
         ({"age": ["a", "b", "c"], "age_min": [1, 2, 3]}, {"ranges": {"age_2": {}}}, "ms"),
         ({"salary_min": [1, 2, 3]}, {}, "ms"),
         ({"min_age": ["18", "21", None]}, {}, "ms"),
+        ({"min_age": ["18", "25+", None], "age_max": [25, 64, 99]}, {"ranges": {"age": {}}}, "ms"),
         ({"min_age": [18.5, float("nan"), 3]}, {}, "ms"),
         ({"valid_to": [10**9, None, 10**9]}, {"flights": {"valid": {}}}, "s"),
         ({"valid_to": [10**12, None, 10**12]}, {"flights": {"valid": {}}}, "ms"),
@@ -214,6 +212,7 @@ def test_a_newcomer_s_table_becomes_a_range_a_flight_and_a_property(
         ({"flight_end": [10**9] * 3, "valid_to": [10**12] * 3}, {"flights": {"flight": {}}}, "s"),
         ({"ends_at": [10**9] * 3}, {"flights": {"flight": {}}}, "s"),
         ({"starts_at": [10**9] * 3}, {}, "s"),
+        ({"starts": [10**9] * 3, "stops": [10**9] * 3}, {"flights": {"flight": {}}}, "s"),
         (
             {"campaign": ["x", "x", "y"], "campaign_start": ["2026-05-01"] * 3},
             {"entities": ["campaign"], "flights": {"flight": {}}},

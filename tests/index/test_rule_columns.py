@@ -31,8 +31,9 @@ from support.oracle import RawAd
 from support.plain_builder import PLAIN_SID_SPACE, plain_snapshot
 from support.raw_tables import write_table
 
+HOUR = Attribute("hour", tuple(map(str, range(24))), clock="hour_of_day")
 SCHEMA = TargetingSchema(
-    (Attribute("country", ("US", "NO", "SE")),),
+    (Attribute("country", ("US", "NO", "SE")), HOUR),
     (TargetSet("place", 64, 1, 9),),
     7,
     ranges=(Range("age"), Range("income", missing_passes=True)),
@@ -68,7 +69,7 @@ def build_table(
     unit: str = "ms",
     separator: str | None = None,
     schema: TargetingSchema = SCHEMA,
-    without: tuple[str, ...] = ("age", "income", "flight", "category"),
+    without: tuple[str, ...] = ("hour", "age", "income", "flight", "category"),
 ) -> BuildReport:
     write_schema(folder / "targeting.yaml", schema)
     source = TableSource((str(path),), list_separator=separator, time_unit=unit)
@@ -226,10 +227,12 @@ NO_CLAUSE = {"clauses": [{"country": ["US"], "age_min": 1}]}
 @pytest.mark.parametrize(
     ("row", "fault"),
     [
-        ({"age_min": 3, "age_max": 2}, "age_max: the range is empty"),
+        ({"age_min": 3, "age_max": 2}, "age_max '3..2': the range is empty"),
+        ({"hour": 24}, "hour '24': is not among 0 to 23 of its clock; correct it"),
+        ({"rule": "hour = 24"}, r"lists for 'hour' \(0 to 23\), found '24'"),
         ({"age_min": "old"}, "age_min 'old': is not a number"),
         ({"age_min": float("nan")}, "age_min 'nan': must be a finite number"),
-        ({"flight_start": "2026-12-01", "flight_end": "2026-12-01"}, "flight_end: the range is"),
+        ({"flight_start": "2026-12-01", "flight_end": "2026-12-01"}, "flight_end '2026-12-01.."),
         ({"flight_end": "soon"}, "flight_end 'soon': is neither an integer nor a time"),
         ({"flight_end": 7}, "flight_end '7': is not between 1990 and 2100, .* ads.time_unit"),
         ({"place_all": [["a"], []]}, "place_all: the list is empty"),
@@ -245,10 +248,10 @@ NO_CLAUSE = {"clauses": [{"country": ["US"], "age_min": 1}]}
         ({"clauses": [{}, *NO_CLAUSE["clauses"]]}, "clauses: has no rule"),
         ({"clauses": [{"country_exclude": [], "category": []}]}, "clauses: has no rule"),
         ({"age_min": 2**53 + 1}, r"age_min '9007199254740993': is beyond 2\^53"),
-        ({"income_min": 1, "income_max": 0}, "income_max: the range is empty"),
+        ({"income_min": 1, "income_max": 0}, "income_max '1..0': the range is empty"),
         ({"rule": "age > 9007199254740994"}, r"no integer beyond 2\^53"),
         ({"clauses": [{"country": ["XX"]}]}, "clauses.country 'XX': is not among the values"),
-        ({"clauses": [{"age_min": 3, "age_max": 2}]}, "clauses.age_max: the range is empty"),
+        ({"clauses": [{"age_min": 3, "age_max": 2}]}, "clauses.age_max '3..2': the range"),
         (NO_CLAUSE | {"country": ["NO"]}, "country: is in the ad's own columns and in a"),
     ],
     ids=str,

@@ -64,8 +64,8 @@ BAD = [
     (ENTITIES, "[location]", "'location': declared twice"),
     (ENTITIES, "[age]", "'age': declared twice"),
     (ENTITIES, "[campaign, campaign]", "'campaign': declared twice"),
-    (ENTITIES, "[a_min]\nranges: {a: {}}", "two of them have a column 'a_min'"),
-    (ENTITIES, "[]\nflights: {a: {}}\nproperties: {a_end: {}}", "a column 'a_end'"),
+    (ENTITIES, "[a_min]\nranges: {a: {}}", "names 'a_min' and 'a': each has column 'a_min'"),
+    (ENTITIES, "[]\nflights: {a: {}}\nproperties: {a_end: {}}", "'a_end': each has column 'a_end'"),
 ]
 
 

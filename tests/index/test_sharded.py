@@ -15,12 +15,14 @@ import pytest
 
 from grace.configs.errors import InputError, RejectedAdsError, SnapshotError
 from grace.index.builder import BuildReport, BuildSpec, Sharding, build
+from grace.index.builder.sharding.merge import merge_shards
 from grace.index.builder.sharding.scratch import SCRATCH, scratch_folder
 from grace.index.builder.sharding.tasks import Result, Task, first_token_ranges
 from grace.index.storage import versions
 from grace.index.verify import verify_snapshot
 from support.builds import arrays_in, build_spec, silent
 from support.oracle import RawAd
+from support.plain_builder import plain_snapshot
 from support.strategies import Case, random_ads, random_case, random_schema
 
 
@@ -176,9 +178,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_is_reported_in_one_line_with_the_task_and_the_folder(
-    tmp_path: Path,
-) -> None:
+def test_a_full_disk_is_reported_in_one_line_with_the_task_and_the_folder(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, wide_case(seed=7, num_ads=2222), ())
     steps = set()
     for size in (300, 9600):
@@ -209,3 +209,11 @@ def test_a_shard_damaged_between_the_steps_is_caught_by_its_digests(tmp_path: Pa
     with pytest.raises(SnapshotError, match=r"ad_ids\.npy: damaged: its digest is"):
         build(spec, silent, sharding=Sharding(3, run=damaging))
     assert versions(spec.root) == ()
+
+
+def test_shards_with_too_many_rules_of_ads_are_not_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = random_case(np.random.default_rng(0), 63)
+    shard = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
+    monkeypatch.setattr("grace.index.snapshot.MAX_ID", 99)
+    with pytest.raises(InputError, match="rules of ads, a snapshot holds at most"):
+        merge_shards([shard, shard], shard.facts, 1)

@@ -16,6 +16,8 @@ from grace.index.updates.state import UpdateState
 from grace.index.updates.update import read_update
 from grace.proto.retrieval_pb2 import RetrieveResponse, UpdateAdsRequest
 from grace.server.engine.serving_pair import ServingPair
+from grace.server.stages.explanation import explain_ad
+from grace.server.stages.stages import STAGES
 from support.documents import Block, blocks_of, sections_of
 from support.raw_tables import build_data
 from support.serving_files import ServingFiles, model_spec
@@ -74,3 +76,12 @@ def test_a_recipe_s_requests_get_the_replies_that_the_page_shows(
         shown, found = shown + 1, found + len(reply.ad_ids)
     assert shown
     assert found
+
+
+def test_explain_names_vain_values(serving_files: ServingFiles, tmp_path: Path) -> None:
+    pair = loaded(RECIPES["Brand safety"], tmp_path, serving_files)
+    call = {"filters": {"category": {"none_of": ["gambling", "gamblign"]}}}
+    batch = request_batch(pair, [call], bucket=1)
+    explained = explain_ad(3, batch, STAGES, lambda levels: {}, lambda: None)
+    assert explained.text.endswith("; no ad has these values of filters: category=gamblign")
+    assert [(rule.name, rule.allows) for rule in explained.rules] == [("category", "has no value")]

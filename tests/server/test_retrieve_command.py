@@ -10,7 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from grace.cli.service.request_file import GivenRequest
+from grace.client import request_of_json
 from grace.index.targeting.schema import load_schema
+from support.documents import the_file
 from support.in_process import complaint, printed
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
@@ -94,7 +97,8 @@ def test_a_table_of_ads_names_each_ad_and_what_allows_the_user(
 def test_entities_are_excluded_and_limited_by_options(address: str, requests: Path) -> None:
     asked = ("retrieve", "--address", address, "--request", requests, "--max-ads", "1000")
     limit = ("--at-most", "advertiser=1", "--at-most", "shop=3")
-    shown = printed(*asked, *limit)
+    assert "(invalid_field): shop: no such name" in complaint(*asked, *limit)
+    shown = printed(*asked, *limit, "--no-strict")
     assert re.search(r" ads, \d+ for this user, [1-9]\d* left out by at_most, \d+ retu", shown)
     assert "not used by this catalogue and model: shop\n" in shown
     advertisers = ",".join(map(str, range(1, 300)))
@@ -109,6 +113,9 @@ def test_entities_are_excluded_and_limited_by_options(address: str, requests: Pa
         (("--user", "country"), 2, "--user country: write NAME=VALUE, such as country=US"),
         (("--exclude", "campaign=Acme, Inc.,7"), 2, "campaign 'Acme, Inc.': ids are 0 to 2^63"),
         (("--at-most", "advertiser=-1"), 2, "--at-most advertiser=-1: write NAME=N, such as adv"),
+        (("--exclude", "shop=3"), 2, "INVALID_ARGUMENT (invalid_field): shop: no such name, and"),
+        (("--filter", "category.no=x"), 2, "filters.category: unknown key 'no'; known: any_of, "),
+        (("--at", "2026-11-27"), 2, "--at 2026-11-27: write 2026-11-27T09:00:00Z, or millis"),
         (("--profile", "huge"), 2, "INVALID_ARGUMENT (invalid_field): profile: 'huge' is not a"),
         (("--timeout", "0.001"), 1, "DEADLINE_EXCEEDED"),
         (("--request", "none.json"), 2, "none.json: No such file or directory; give a request"),
@@ -123,6 +130,14 @@ def test_a_mistake_is_one_line(
     address: str, options: tuple[str, ...], code: int, error: str
 ) -> None:
     assert complaint("retrieve", "--address", address, *options, code=code).startswith(error)
+
+
+def test_options_give_the_request_of_the_page(repository: Path) -> None:
+    rules = json.loads(the_file(repository / "docs" / "api.md", "rules.json"))
+    filters = ["category=travel,food", "domain.none_of=casino.example", "domain.unknown=BLOCKED"]
+    for at, lax in ((rules["at"], True), ("2026-09-21T16:13:20+02:00", False)):
+        given = GivenRequest(None, ["age:=34"], None, None, filters, at, -420, no_strict=lax)
+        assert given.message() == request_of_json({**rules, "strict": not lax})
 
 
 LINES = '{"user": {"country":\n{"values": [3]}}}\n\n{"max_ads": }\n'
@@ -151,7 +166,7 @@ def test_options_override_the_file(address: str, tmp_path: Path, requests: Path)
     request = json.loads(requests.read_text(encoding="utf-8").splitlines()[0])
     file = tmp_path / "request.json"
     file.write_text(json.dumps({**request, "maxAds": 3, "max_ads": 3}, indent=2))
-    options = ("--profile", "reduced", "--user", "shoe_size=44", "--user", "gender=")
+    options = ("--profile", "reduced", "--user", "shoe_size=44", "--user", "gender=", "--no-strict")
     shown = printed("retrieve", "--address", address, "--request", file, *options, "--json")
     reply = json.loads(shown)
     assert (reply["profile"], reply["ignored_names"]) == ("reduced", ["shoe_size"])

@@ -139,7 +139,7 @@ def _require_below(bounds: Sequence[int], rows: Sequence[Sequence[int]], where: 
     for place, bound in enumerate(bounds):
         for value in (row[place] for row in rows if not 0 <= row[place] < bound):
             what = f"token {value} at position {place} of a SID" if len(bounds) > 1 else value
-            raise RequestError(where, f"{what} is not one of 0 to {bound - 1}")
+            raise RequestError(where, f"{what} is not within 0 to {bound - 1}")
 
 
 def _require_per_event(values: Sequence[int], events: int, where: str) -> None:

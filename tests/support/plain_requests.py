@@ -167,7 +167,7 @@ class _Faults:
 
 def _within(path: str, value: int, least: int, most: int) -> Iterator[Fault]:
     if not least <= value <= most:
-        yield path, f"{value} is not one of {least} to {most}"
+        yield path, f"{value} is not within {least} to {most}"
 
 
 def _lists(path: str, entries: Values, name: str) -> Iterator[tuple[str, Any]]:

@@ -35,6 +35,8 @@ def merge_shards(shards: Sequence[Snapshot], facts: SnapshotFacts, threads: int)
     bases = np.cumsum([0, *(ads.num_ads for ads in all_ads)])
     offsets = [ads.ad_offsets[:-1] + base for ads, base in zip(all_ads, bases, strict=False)]
     rule_of = [new[ads.ad_rule] for ads, new in zip(all_ads, joined.new_of, strict=True)]
+    ad_rule = np.concatenate(rule_of)
+    require_ids(joined.rules.count_of(ad_rule), "rules of ads")
     ad_ids = np.concatenate([ads.ad_ids for ads in all_ads])
     entities = [list(of_kind) for of_kind in zip(*(s.entities for s in shards), strict=True)]
     return Snapshot(
@@ -44,7 +46,7 @@ def merge_shards(shards: Sequence[Snapshot], facts: SnapshotFacts, threads: int)
         SidToAds(
             np.concatenate([*offsets, bases[-1:]]),
             ad_ids,
-            np.concatenate(rule_of),
+            ad_rule,
             np.concatenate([ads.ad_weight for ads in all_ads]),
             order_by_id(ad_ids, threads),
         ),

@@ -123,7 +123,7 @@ enum class Kind {
   X(LongName, false, "a name has {value} bytes, at most {limit} (limits.value_bytes)")             \
   X(LongValue, false, "a value has {value} bytes, at most {limit} (limits.value_bytes)")           \
   X(NotFinite, false, "{number} is not finite")                                                    \
-  X(OutOfBounds, false, "{value} is not one of {place} to {limit}")                                \
+  X(OutOfBounds, false, "{value} is not within {place} to {limit}")                                \
   X(ReservedValue, false, "'*' is reserved; name values, or send none")                            \
   X(DistinctValues, true,                                                                          \
     "{value} distinct values, at most {limit} are allowed (max_request_values in the targeting "   \
@@ -132,9 +132,9 @@ enum class Kind {
   X(TakesNumber, true, "{name} is a range; send user.{name}.number")                               \
   X(DenseSize, true, "{value} values, the model takes {limit}")                                    \
   X(NotOneId, true, "{value} ids, the model takes one")                                            \
-  X(IdRange, true, "{value} is not one of 0 to {limit}")                                           \
+  X(IdRange, true, "{value} is not within 0 to {limit}")                                           \
   X(CutEvent, true, "{value} tokens, not a multiple of {limit}")                                   \
-  X(TokenRange, true, "token {value} at position {place} of a SID is not one of 0 to {limit}")     \
+  X(TokenRange, true, "token {value} at position {place} of a SID is not within 0 to {limit}")     \
   X(NotPerEvent, true, "number of values: {value}, of events: {limit}; send one for each event")   \
   X(NegativeTime, true, "{value} is negative")                                                     \
   X(OtherKind, true, "the model reads it as {other}.{name}")
