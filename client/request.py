@@ -144,6 +144,8 @@ def _filter(given: Any) -> Any:
     if not isinstance(given, Mapping):
         return given
     lists = {name: _list(value) for name, value in given.items() if name != "unknown"}
+    if given.get("any_of") is not None and not lists["any_of"]:  # which would pass every ad
+        raise RequestError("filters", "any_of is empty; name values, or leave it out")
     unknown = given.get("unknown")
     if isinstance(unknown, bool):
         unknown = "PASSES" if unknown else "BLOCKED"
