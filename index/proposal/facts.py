@@ -28,6 +28,7 @@ from grace.index.tables.cells import (
 )
 from grace.index.tables.data_folder import FIRST_SECOND, LAST_SECOND
 from grace.index.tables.table_file import TableFile
+from grace.index.targeting.schema import EXPRESSION
 
 MOST_VALUES = 1 << 16
 """The most distinct values to keep of a column. Of more, only the fact that there are more."""
@@ -217,7 +218,8 @@ def split_lists(facts: Collection[ColumnFacts]) -> str | None:
 
     The facts must come from cells that are not split yet.
     """
-    columns = [each for each in facts if each.has_texts and not is_title(each.plain)]
+    texts = [each for each in facts if each.has_texts and each.plain != EXPRESSION]
+    columns = [each for each in texts if not is_title(each.plain)]
     may_list = [each for each in columns if not each.words & WORDS["prose"]]
     counts = {s: sum(_lists(each.values, s) for each in may_list) for s in _SEPARATORS}
     best = max(_SEPARATORS, key=lambda separator: counts[separator])

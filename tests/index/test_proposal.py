@@ -83,7 +83,9 @@ def test_any_names_and_values_make_a_folder_that_can_be_read(
 def test_a_separator_is_found_by_the_values_that_it_makes(
     tmp_path: Path, cells: list[str], separator: str | None
 ) -> None:
-    lines = ["id,x", *(f"{at},{cell}" for at, cell in enumerate(cells))]
+    """A build never splits expressions."""
+    rule = '"x = ""a|b"""'
+    lines = ["id,x,rule", *(f"{at},{cell},{rule}" for at, cell in enumerate(cells))]
     (tmp_path / "ads.csv").write_text("\n".join(lines))
     assert propose([str(tmp_path / "ads.csv")], (), None, silent).list_separator == separator
 
