@@ -111,7 +111,8 @@ def may_limit(column: str, ours: Collection[str]) -> bool:
     """Return whether an ignored column may be meant as a rule, perhaps as one of `ours`."""
     plain = names.plain_name(column)
     ends = [names.end_of(plain, role.value, endings) for role, endings in SPANS.items()]
-    meant = any(ends) or names.limits_users(plain) or names.excluded_by(plain) is not None
+    excludes = not names.words(plain).isdisjoint(names.WORDS["negative"])
+    meant = any(ends) or names.limits_users(plain) or excludes
     return meant or bool(get_close_matches(plain, ours, cutoff=0.8))
 
 
