@@ -138,8 +138,11 @@ class _Choice:
 
     def clauses(self) -> None:
         reason = "a build reads it as rules; add names that only it uses to targeting.yaml"
-        for facts in self._named((CLAUSES, EXPRESSION)):
-            self.take(facts, Role.CLAUSES, facts.plain, reason)
+        for facts in self._free():
+            if names.singular(facts.plain) in (EXPRESSION, names.singular(CLAUSES)):
+                ours = CLAUSES if facts.nested else EXPRESSION
+                name = facts.name if facts.name in (CLAUSES, EXPRESSION) else ours
+                self.take(facts, Role.CLAUSES, name, reason)
 
     def groups(self) -> None:
         """Take the columns of each set that has groups, which are lists of lists."""

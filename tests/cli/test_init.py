@@ -48,8 +48,8 @@ def test_it_prints_its_files_and_the_next_commands(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "rule"),
     [
-        *(("rule", "country = CA"), ("Rule", "country in [US, CA]")),
-        *(("clauses", [{"country": ["CA"]}]), ("CLAUSES", [{"country_exclude": ["CA"]}])),
+        *(("rule", "country = CA"), ("Rules", "country in [US, CA]")),
+        *(("clauses", [{"country": ["CA"]}]), ("Rule", [{"country_exclude": ["CA"]}])),
         ("country_all", [["US"], ["CA", "NO"]]),
     ],
 )
