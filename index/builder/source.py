@@ -178,10 +178,10 @@ class _Columns:
         theirs = {name: their for name, their in names.items() if their in present}
         self._require_ids_and_sids(theirs)
         self._require_rules(theirs)
+        of_others = self.everywhere - self.elsewhere - self.left_out
         for name in (*expected.schema.rule_columns, CLAUSES, EXPRESSION):
             column = source.theirs(name)
-            elsewhere = self.everywhere - self.elsewhere - self.left_out
-            if column in elsewhere and name not in theirs:
+            if column in of_others and name not in theirs:
                 raise missing(table, column, ", which other files have,")
         self._require_clauses(theirs)
         for name, their in list(theirs.items()):
