@@ -106,6 +106,9 @@ def request_of(
     for name, each in _items(values.get("exclude")):
         numbers = _number if ids is None else partial(ids.number, name)
         each["ids"] = _replaced(each["ids"], f"exclude.{name}.ids", numbers)
+    for name, each in _items(values.get("filters")):
+        if isinstance(each, Mapping) and each.get("any_of") == []:  # which would pass every ad
+            raise RequestError(f"filters.{name}.any_of", "is empty; name values, or leave it out")
     for name, events in _items(values.get("sequences")):
         left_out = _replace_items(events, f"features.sequences.{name}", ids)
         if unknown_items is not None:
@@ -143,7 +146,8 @@ def _user(given: Any) -> dict[str, Any]:
 def _filter(given: Any) -> Any:
     if not isinstance(given, Mapping):
         return given
-    lists = {name: _list(value) for name, value in given.items() if name != "unknown"}
+    stated = {name: value for name, value in given.items() if value is not None}
+    lists = {name: _list(value) for name, value in stated.items() if name != "unknown"}
     unknown = given.get("unknown")
     if isinstance(unknown, bool):
         unknown = "PASSES" if unknown else "BLOCKED"

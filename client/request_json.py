@@ -32,7 +32,7 @@ _INTEGERS = {
     FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
     FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
 }
-_IN_1990 = 631_152_000_000  # milliseconds
+_IN_1990, _IN_2100 = 631_152_000_000, 4_102_444_800_000  # milliseconds
 _Filled = TypeVar("_Filled", bound=Message)
 
 
@@ -42,8 +42,9 @@ def request_of_json(values: Mapping[str, Any]) -> RetrieveRequest:
     The server checks everything else that a request may say wrongly.
     """
     request = filled(RetrieveRequest(), values)
-    if 0 < request.at < _IN_1990:  # as `time.time()` is
-        raise RequestError("at", f"{request.at} is before 1990; send milliseconds since 1970")
+    if request.at and not _IN_1990 <= request.at < _IN_2100:  # as `time.time()` is
+        fault = f"{request.at} is not between 1990 and 2100; send milliseconds since 1970"
+        raise RequestError("at", fault)
     return request
 
 
@@ -131,6 +132,8 @@ def _real(value: Any, most: float, at: str) -> float:
     number = float(value) if is_text else value
     if not (abs(number) <= most or value in _NO_NUMBERS):  # which nan is not
         raise RequestError(at, f"{_shown(value)} is not within {-most:.2g} to {most:.2g}")
+    if isinstance(value, int) and most == sys.float_info.max and float(value) != value:
+        raise RequestError(at, f"{value} is beyond 2^53, where not every integer is exact")
     return number
 
 

@@ -178,6 +178,11 @@ class _Columns:
         theirs = {name: their for name, their in names.items() if their in present}
         self._require_ids_and_sids(theirs)
         self._require_rules(theirs)
+        of_others = self.everywhere - self.elsewhere - self.left_out
+        for name in (*expected.schema.rule_columns, CLAUSES, EXPRESSION):
+            column = source.theirs(name)
+            if column in of_others and name not in theirs:
+                raise missing(table, column, ", which other files have,")
         self._require_clauses(theirs)
         for name, their in list(theirs.items()):
             fault = self.type_fault(name, their)
@@ -212,7 +217,7 @@ class _Columns:
             their_columns = {source.theirs(column) for column in columns}
             if their_columns & self.elsewhere:
                 continue
-            if name in in_clauses and not their_columns & self.everywhere:
+            if name in in_clauses:
                 continue
             is_entity = name in expected.entities
             kind, so = (
@@ -250,10 +255,6 @@ class _Columns:
         """Refuse clauses with a field that is no rule, which no code would enforce."""
         if {CLAUSES, EXPRESSION} <= theirs.keys():
             raise self._error(f"has columns {CLAUSES!r} and {EXPRESSION!r}; drop one of them")
-        for name in (CLAUSES, EXPRESSION):
-            column = self.source.theirs(name)
-            if column in self.everywhere - self.elsewhere and name not in theirs:
-                raise missing(self.table, column, ", which other files have,")
         fields = self._clause_fields(theirs)
         if fields is None:
             return

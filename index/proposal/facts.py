@@ -28,6 +28,7 @@ from grace.index.tables.cells import (
 )
 from grace.index.tables.data_folder import FIRST_SECOND, LAST_SECOND
 from grace.index.tables.table_file import TableFile
+from grace.index.targeting.schema import EXPRESSION
 
 MOST_VALUES = 1 << 16
 """The most distinct values to keep of a column. Of more, only the fact that there are more."""
@@ -35,6 +36,7 @@ MOST_VALUES = 1 << 16
 BATCH_ROWS = 1 << 16
 _TEXT = pa.large_string()
 _TIME = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?$"
+_LEAST_TIMES = 0.9  # the share of times in a column of times
 _SEPARATORS = ("|", ";", ",")
 
 
@@ -176,8 +178,9 @@ class ColumnFacts:
             if not (bad.any() or padded_with_0):
                 self._add_numbers(kind, parsed)
                 return
-        if pc.all(pc.match_substring_regex(cells, _TIME)).as_py():
-            self._add_numbers(Kind.TIME, pc.utf8_slice_codeunits(cells, 0, 4))
+        are_times = pc.match_substring_regex(cells, _TIME)
+        if pc.mean(are_times).as_py() > _LEAST_TIMES:  # a build names the ads with other texts
+            self._add_numbers(Kind.TIME, pc.utf8_slice_codeunits(cells.filter(are_times), 0, 4))
         else:
             self.kinds.add(Kind.TEXT)
 
@@ -217,7 +220,8 @@ def split_lists(facts: Collection[ColumnFacts]) -> str | None:
 
     The facts must come from cells that are not split yet.
     """
-    columns = [each for each in facts if each.has_texts and not is_title(each.plain)]
+    texts = [each for each in facts if each.has_texts and each.plain != EXPRESSION]
+    columns = [each for each in texts if not is_title(each.plain)]
     may_list = [each for each in columns if not each.words & WORDS["prose"]]
     counts = {s: sum(_lists(each.values, s) for each in may_list) for s in _SEPARATORS}
     best = max(_SEPARATORS, key=lambda separator: counts[separator])

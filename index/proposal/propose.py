@@ -35,7 +35,7 @@ class Proposal:
         stated = {
             each.rule
             for each in limiting
-            if each.facts.values or (each.role in SPANS and each.facts.given)
+            if each.facts.values or (each.role in (*SPANS, Role.GROUPS) and each.facts.given)
         }
         return tuple(dict.fromkeys(each.rule for each in limiting if each.rule not in stated))
 

@@ -22,6 +22,7 @@ from grace.index.targeting.schema import (
     MAX_ENTITIES,
     Flight,
     Range,
+    TargetSet,
 )
 
 MOST_ATTRIBUTE_VALUES = 64
@@ -41,6 +42,7 @@ class Role(StrEnum):
     ATTRIBUTE = "attribute"
     SET = "set"
     EXCLUDE = "exclude list"
+    GROUPS = "groups"
     RANGE = "range"
     FLIGHT = "flight"
     PROPERTY = "property"
@@ -51,7 +53,9 @@ class Role(StrEnum):
 
 RULES = (Role.ATTRIBUTE, Role.SET)
 SPANS = {Role.FLIGHT: Flight.columns, Role.RANGE: Range.columns}
-LIMITING = (*RULES, Role.EXCLUDE, *SPANS)
+LIMITING = (*RULES, Role.EXCLUDE, Role.GROUPS, *SPANS)
+_ROLES_OF_SETS = dict(zip(TargetSet.columns, (Role.SET, Role.EXCLUDE, Role.GROUPS), strict=True))
+*_, _GROUPS_SUFFIX = _ROLES_OF_SETS
 UNREAD = (Role.LEFT_OUT, Role.IGNORED)
 NAMED_BY_ROLE = (Role.ID, Role.SID, Role.WEIGHT, Role.TITLE)
 
@@ -74,6 +78,7 @@ class Decision:
     def rule(self) -> str:
         """The name in the schema: that of an exclude list, or of an end, without its ending."""
         endings = SPANS.get(self.rule_role or self.role, (EXCLUDE_SUFFIX,))
+        endings = (_GROUPS_SUFFIX,) if self.role is Role.GROUPS else endings
         ending = next((each for each in endings if self.name.endswith(each)), "")
         return self.name.removesuffix(ending)
 
@@ -84,6 +89,7 @@ def decide(facts: Mapping[str, ColumnFacts], id_column: str, rows: int) -> list[
     reason = f"{rows:,} different values, one per row"
     chosen.take(facts[id_column], Role.ID, "ad_id", reason)
     chosen.clauses()
+    chosen.groups()
     chosen.sid()
     chosen.weight()
     chosen.title()
@@ -105,7 +111,8 @@ def may_limit(column: str, ours: Collection[str]) -> bool:
     """Return whether an ignored column may be meant as a rule, perhaps as one of `ours`."""
     plain = names.plain_name(column)
     ends = [names.end_of(plain, role.value, endings) for role, endings in SPANS.items()]
-    meant = any(ends) or names.limits_users(plain) or names.excluded_by(plain) is not None
+    excludes = not names.words(plain).isdisjoint(names.WORDS["negative"])
+    meant = any(ends) or names.limits_users(plain) or excludes
     return meant or bool(get_close_matches(plain, ours, cutoff=0.8))
 
 
@@ -132,8 +139,23 @@ class _Choice:
     def clauses(self) -> None:
         reason = "a build reads it as rules; add names that only it uses to targeting.yaml"
         for facts in self._free():
-            if facts.name in (CLAUSES, EXPRESSION):
-                self.take(facts, Role.CLAUSES, "", reason)
+            if names.singular(facts.plain) in (EXPRESSION, names.singular(CLAUSES)):
+                ours = CLAUSES if facts.nested else EXPRESSION
+                name = facts.name if facts.name in (CLAUSES, EXPRESSION) else ours
+                self.take(facts, Role.CLAUSES, name, reason)
+
+    def groups(self) -> None:
+        """Take the columns of each set that has groups, which are lists of lists."""
+        for facts in self._free():
+            base = facts.name.removesuffix(_GROUPS_SUFFIX)
+            if base == facts.name or not facts.nested or facts.kind is not Kind.OTHER:
+                continue
+            ends = {base + end: end for end in TargetSet.columns}
+            found = [x for x in self._free() if x.name in ends and (x.may_be_rule or x is facts)]
+            name = self._names.name_of(names.plain_name(base), *(each.name for each in found))
+            for each in found:
+                end, reason = ends[each.name], "of a set with groups: a user needs a value of each"
+                self.take(each, _ROLES_OF_SETS[end], name + end, reason, Role.SET)
 
     def sid(self) -> None:
         for facts in self._named(names.SID_NAMES):

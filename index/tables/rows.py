@@ -222,7 +222,9 @@ class Rows:
         column = self.given(name)
         for row in np.flatnonzero(valid & (np.abs(numbers) >= _EXACT)).tolist():
             text = str(column[row].as_py()).strip()
-            if text.lstrip("+-").isdecimal() and int(text) != int(numbers[row]):
+            whole, _, rest = text.partition(".")
+            is_integer = whole.lstrip("+-").isdecimal() and not rest.strip("0")
+            if is_integer and int(whole) != int(numbers[row]):
                 self.refuse(row, name, text, "is beyond 2^53, where not every integer is exact")
         return numbers, valid
 
@@ -275,7 +277,8 @@ class Rows:
         column = self.given(name)
         valid = _mask(column.is_valid())
         if is_text(column.type):
-            integers, bad = cells.integers(column)
+            with self._as_text(name):
+                integers, bad = cells.integers(column)
             texts, column = column, cells.moments(column) if bad.any() else integers
             if column is None:  # some are no times, or they have several forms
                 found, is_time = cells.each_moment(texts.filter(pa.array(bad)), sign)

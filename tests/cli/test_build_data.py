@@ -70,7 +70,7 @@ def test_a_data_folder_builds_as_it_says(shop: Path) -> None:
 
 def test_a_build_warns_of_columns_that_may_be_misspelt_rules(shop: Path) -> None:
     raw = shop.parent / "raw" / "ads.csv"
-    lost = ("contry", "max_age", "Flight Ends", "rules", "blocked_brands")
+    lost = ("contry", "max_age", "Flight Ends", "rules", "blocked_brands", "deny_list", "whitelist")
     head, *rows = ADS.splitlines()
     raw.write_text("\n".join([",".join((head, *lost)), *(row + "," * len(lost) for row in rows)]))
     code, _, err = build(shop)

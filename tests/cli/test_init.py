@@ -45,16 +45,22 @@ def test_it_prints_its_files_and_the_next_commands(tmp_path: Path) -> None:
     assert "    ad_id: SKU  # 63 different values" in (out / "tables.yaml").read_text()
 
 
-@pytest.mark.parametrize("column", ["rule", "clauses"])
-def test_the_columns_of_clauses_are_rules_as_they_are(tmp_path: Path, column: str) -> None:
-    rule: Row = {"rule": "country = CA"} if column == "rule" else {"clauses": [{"country": ["CA"]}]}
+@pytest.mark.parametrize(
+    ("column", "rule"),
+    [
+        *(("rule", "country = CA"), ("Rules", "country in [US, CA]")),
+        *(("clauses", [{"country": ["CA"]}]), ("Rule", [{"country_exclude": ["CA"]}])),
+        ("country_all", [["US"], ["CA", "NO"]]),
+    ],
+)
+def test_clauses_and_groups_are_rules_as_they_are(tmp_path: Path, column: str, rule: Any) -> None:
     rows = [{"ad_id": at, "country": ["US"], column: None} for at in range(20)]
-    rows += [{"ad_id": at, "country": None, **rule} for at in range(20, 25)]
+    rows += [{"ad_id": at, "country": None, column: rule} for at in range(20, 25)]
     ads, out = write_table(tmp_path / "ads.jsonl", rows), tmp_path / "shop"
     done = invoke_grace("init", "--ads", ads, "--out", out)
     assert (done.exit_code, "LEFT OUT" in done.stdout) == (0, False), done
     found = (out / "tables.yaml").read_text()
-    assert f"    # {column}: a build reads it as rules" in found
+    assert ("a build reads it as rules" in found) == (column != "country_all")
     assert "ignore" not in found
     text = (out / "targeting.yaml").read_text().replace("[US]", "[CA, US]")
     (out / "targeting.yaml").write_text(text)

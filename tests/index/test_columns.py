@@ -228,8 +228,9 @@ def test_bytes_that_are_not_utf8_name_nothing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"t\.parquet row 2: x: is not UTF-8"):
         rows.require_good("ad")
     split = replace(rows, file=replace(rows.file, list_separator=";"))
-    with pytest.raises(InputError, match=r"t\.parquet: column 'x': .*; write .* in UTF-8"):
-        split.rules("x")
+    for read in split.rules, split.moments:
+        with pytest.raises(InputError, match=r"t\.parquet: column 'x': .*; write .* in UTF-8"):
+            read("x")
 
 
 def test_a_row_has_its_first_fault_and_is_named_by_its_key(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 PARTS = {
-    "product": ("proto configs native index kernels model server client cli docker", 46_850),
+    "product": ("proto configs native index kernels model server client cli docker", 46_880),
     "bench and catalogues": ("bench catalogues", 13_500),
     "tests": ("tests native/tests", 37_950),
 }

@@ -177,11 +177,9 @@ def _digits(number: int, vocab_sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def says_something(rules: Rules) -> bool:
-    """Whether a clause with these rules has one: a build refuses it without."""
-    return any(
-        bool(rule) if isinstance(rule, frozenset) else rule[0] is not None or bool(rule[-1])
-        for rule in rules.values()
-    )
+    """Whether a clause with these rules has one besides properties: a build refuses others."""
+    limiting = (rule for rule in rules.values() if not isinstance(rule, frozenset))
+    return any(rule[0] is not None or bool(rule[-1]) for rule in limiting)
 
 
 def _random_rules(rng: np.random.Generator, schema: TargetingSchema) -> dict[str, Any]:
