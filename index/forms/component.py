@@ -30,15 +30,11 @@ OPEN_INCLUDE, OPEN_EXCLUDE = 1, 2
 
 
 class Codes(Protocol):
-    """The codes of the values that an include and an exclude column may name. None is bad.
-
-    The values count up in its order."""
+    """The codes of the values that an include and an exclude column may name. None is bad."""
 
     refusal: str  # why a value has the code BAD_VALUE
 
     def __getitem__(self, value: str | None, /) -> int: ...
-    def __len__(self) -> int: ...
-    def __reversed__(self) -> Iterator[str | None]: ...
 
 
 @dataclass(frozen=True, slots=True)

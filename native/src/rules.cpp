@@ -26,7 +26,7 @@ namespace grace::rules {
 namespace {
 
 constexpr int64_t kBlock = 256;  // rows that are encoded column by column, and looked up together
-constexpr int32_t kNewRule = Interner<int32_t>::kAbsent, kNewPart = kNewRule;
+constexpr int32_t kNewRule = Interner<int32_t>::kAbsent;
 constexpr int32_t kRefused = -2;
 constexpr int32_t kFirstAlternative = -3;  // alternative i is -3 - i
 
@@ -47,7 +47,7 @@ struct Spans {
   int64_t length(int64_t row) const { return ends[row] - (row == 0 ? 0 : ends[row - 1]); }
 };
 
-// A run of rows, and the ids of their parts, kNewPart for those not seen in earlier batches.
+// A run of rows, and the ids of their parts, kAbsent for those not seen in earlier batches.
 struct Encoded {
   std::vector<Spans> spans;    // of each component
   std::vector<int32_t> parts;  // [rows, components]
@@ -56,20 +56,6 @@ struct Encoded {
 struct Component {
   std::unique_ptr<const RuleForm> form;
   Interner<int32_t> rows;
-  std::vector<int32_t> row_of;  // by the one word of a row, such as a single value: without a hash
-
-  int32_t find(int32_t word) const {
-    return static_cast<size_t>(word) < row_of.size() ? row_of[word] : kNewPart;
-  }
-
-  int32_t find_or_add(const int32_t* span, int64_t length) {
-    const int32_t row = rows.find_or_add(span, length);
-    if (length == 1 && *span >= 0) {
-      row_of.resize(std::max(row_of.size(), static_cast<size_t>(*span) + 1), kNewPart);
-      row_of[*span] = row;
-    }
-    return row;
-  }
 };
 
 class RuleTable {
@@ -141,16 +127,12 @@ class RuleTable {
         column += components[c].form->lists;
         lookups.clear();
         for (int64_t row = begin; row < end; ++row) {
-          int32_t& part = out.parts[row * count + c];
-          if (spans.length(row) == 1) {
-            part = components[c].find(*spans.begin(row));
-          } else {
-            lookups.push_back({&components[c].rows, spans.begin(row), spans.length(row), &part});
-          }
+          lookups.push_back({&components[c].rows, spans.begin(row), spans.length(row),
+                             &out.parts[row * count + c]});
         }
         Interner<int32_t>::find(lookups);
       }
-      // A rule with a new part is new: no rule has the part kNewPart.
+      // A rule with a new part is new: no rule has the part kAbsent.
       lookups.clear();
       for (int64_t row = block.begin; row < block.end; ++row) {
         if (rule_of[row] == kRefused) continue;
@@ -183,9 +165,9 @@ class RuleTable {
     const auto count = static_cast<int64_t>(components.size());
     int32_t* parts = from.parts.data() + row * count;
     for (int64_t c = 0; c < count; ++c) {
-      if (parts[c] != kNewPart) continue;
+      if (parts[c] != Interner<int32_t>::kAbsent) continue;
       const Spans& spans = from.spans[c];
-      parts[c] = components[c].find_or_add(spans.begin(row), spans.length(row));
+      parts[c] = components[c].rows.find_or_add(spans.begin(row), spans.length(row));
     }
     return rules.find_or_add(parts, count);
   }
@@ -203,7 +185,7 @@ RuleTable* table_of(void* handle) { return static_cast<RuleTable*>(handle); }
 }  // namespace
 
 void add_component(void* table, std::unique_ptr<const RuleForm> form) {
-  table_of(table)->components.push_back({std::move(form), {}, {}});
+  table_of(table)->components.push_back({std::move(form), {}});
 }
 
 // Each form of component has a function that adds one, in the schema's order.

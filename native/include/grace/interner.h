@@ -28,20 +28,11 @@ uint32_t hash_span(const Word* words, int64_t count) {
     std::memcpy(&word, words + i, sizeof(word));
     take(word);
   }
-  if (i == count) return static_cast<uint32_t>(hash ^ (hash >> 32));
-  // The rest, with words before it, since copying a few bytes takes longer than eight.
-  const auto* bytes = reinterpret_cast<const unsigned char*>(words);
-  const int64_t size = count * static_cast<int64_t>(sizeof(Word));
-  uint32_t ends[2] = {};
-  if (size >= 8) {
-    std::memcpy(ends, bytes + size - 8, 8);
-  } else if (size >= 4) {
-    std::memcpy(ends, bytes, 4);
-    std::memcpy(ends + 1, bytes + size - 4, 4);
-  } else {
-    ends[0] = bytes[0] | bytes[size / 2] << 8 | bytes[size - 1] << 16;
+  if (i < count) {
+    uint64_t rest = 0;
+    for (; i < count; ++i) rest = rest << 8 ^ static_cast<uint64_t>(words[i]);
+    take(rest);
   }
-  take(ends[0] | uint64_t{ends[1]} << 32);
   return static_cast<uint32_t>(hash ^ (hash >> 32));
 }
 
@@ -83,11 +74,6 @@ class Interner {
     for (const auto& [table, span, length, id, hash] : lookups) {
       *id = table->slots_[table->slot_of(span, length, hash)].id;
     }
-  }
-
-  // Looks up one span. For a small table this is faster.
-  int32_t find(const Word* span, int64_t length) const {
-    return slots_[slot_of(span, length, hash_span(span, length))].id;
   }
 
   int32_t find_or_add(const Word* span, int64_t length) {
