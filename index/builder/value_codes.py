@@ -13,9 +13,9 @@ from grace.native.loader import array_out, declare
 
 _new = declare("grace_values_new", c_void_p)
 _free = declare("grace_values_free", c_void_p)
-_add = declare(
-    "grace_values_add", c_void_p, c_int64, c_void_p, c_void_p, array_out(np.int32)
-)
+_add = declare("grace_values_add", c_void_p, c_int64, c_void_p, c_void_p, array_out(np.int32))
+
+Int32 = npt.NDArray[np.int32]
 
 
 class ValueCoder:
@@ -31,11 +31,12 @@ class ValueCoder:
         _new(byref(self._table))
         weakref.finalize(self, _free, self._table)
 
-    def __call__(self, values: pa.Array) -> npt.NDArray[np.int32]:
+    def __call__(self, values: pa.Array) -> Int32:
         """Return the code of each text; BAD_VALUE for a null."""
         if pa.types.is_dictionary(values.type):
             indices = values.indices.cast(pa.int64()).fill_null(-1).to_numpy()
-            return np.append(self(values.dictionary), np.int32(BAD_VALUE))[indices]
+            of_rows: Int32 = np.append(self(values.dictionary), np.int32(BAD_VALUE))[indices]
+            return of_rows
         if values.null_count:
             found = np.full(len(values), BAD_VALUE, np.int32)
             found[values.is_valid().to_numpy(zero_copy_only=False)] = self(values.drop_null())

@@ -19,8 +19,8 @@ GRACE_API int32_t grace_values_add(void* values, int64_t count, const int64_t* o
                                    const char* utf8, int32_t* ids) {
   return guarded([&] {
     for (int64_t i = 0; i < count; ++i) {
-      ids[i] = static_cast<Values*>(values)->find_or_add(utf8 + offsets[i],
-                                                         offsets[i + 1] - offsets[i]);
+      ids[i] =
+          static_cast<Values*>(values)->find_or_add(utf8 + offsets[i], offsets[i + 1] - offsets[i]);
     }
   });
 }
