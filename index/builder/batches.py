@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ from grace.index.tables.rows import UNKNOWN, Rows, read_rows
 from grace.index.targeting.schema import TargetingSchema
 
 BATCH_ROWS = 1 << 17
+
+Item = TypeVar("Item")
 
 _NUMBERED = "; id_map in tables.yaml numbers such ads"
 _ENTITY_NUMBERED = f"; {ENTITY_MAP}"
@@ -89,22 +91,17 @@ class BatchReader:
         self.rules = RuleReader.of(reading.schema)
 
     def __iter__(self) -> Iterator[AdsBatch]:
-        """Decoding runs one batch ahead; its failure is raised here."""
-        batches = self._batches()
-        with ThreadPoolExecutor(1, thread_name_prefix="grace-read-ads") as ahead:
-            future = ahead.submit(next, batches, None)
-            while (batch := future.result()) is not None:
-                future = ahead.submit(next, batches, None)
-                yield batch
+        """Reading and decoding run ahead, each on a thread; their failures are raised here."""
+        return _ahead(map(self._decode, _ahead(self._rows())))
 
-    def _batches(self) -> Iterator[AdsBatch]:
+    def _rows(self) -> Iterator[Rows]:
         for file in self._source.files:
             read = 0
             for rows in read_rows(file.table, file.theirs, "ad_id", self._reading.batch_rows):
                 read += len(rows)
                 if read > file.rows:
                     raise InputError(f"{file.address}: grew while it was read")
-                yield self._decode(rows)
+                yield rows
             if read != file.rows:
                 raise InputError(
                     f"{file.address}: {read} rows read, it had {file.rows} before: leave it as it "
@@ -140,3 +137,12 @@ class BatchReader:
             shown = f"{rows.file.address}: {name} {rows.shown(name, row)}"
             raise InputError(f"{shown} was added while it was read")
         return ids
+
+
+def _ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """Yield the items, each of which another thread makes while the one before is used."""
+    with ThreadPoolExecutor(1, thread_name_prefix="grace-read-ads") as ahead:
+        future = ahead.submit(next, items, None)
+        while (item := future.result()) is not None:
+            future = ahead.submit(next, items, None)
+            yield item

@@ -109,14 +109,14 @@ class Collector:
         batch.columns.rule_of[:], faults = table.add(rules, refused)
         for row in np.flatnonzero(faults[:, 0]).tolist():
             fault, at = faults[row].tolist()
-            column, codes = [*reader.rules.code_of.items()][at]
+            column, coder = [*reader.rules.coder_of.items()][at]
             ad, shown, source, place = rules.source(rows, row, column)
             value, reason = None, FAULTS[fault]
             if fault == 4:  # an empty range
                 ends = schema.columns[schema.name_of[column]]
                 value = "..".join(source.shown(end, place) or "" for end in ends)
-            if fault == 1 and codes is not None:
-                value, reason = _bad_value(source.rule_values(column, place), codes)
+            if fault == 1 and coder is not None:
+                value, reason = _bad_value(source.rule_values(column, place), coder.codes)
             rows.refuse(ad, shown, value, reason)
         self.rejects += rows.rejects()
         self._note_stated(batch)

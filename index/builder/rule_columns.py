@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from grace.index.forms.component import BAD_VALUE, Codes, ListColumn
+from grace.index.builder.value_codes import ValueCoder
+from grace.index.forms.component import ListColumn
 from grace.index.forms.components import components_of
 from grace.index.forms.interval import number_column
 from grace.index.forms.lists import ValueCodes, group_column
@@ -35,18 +36,18 @@ _MOST_KEPT = 1 << 16  # expressions whose clauses are kept
 _BOTH = "is in the ad's own columns and in a clause; leave one of them out"
 
 
-def _values(rows: Rows, name: str, codes: Codes) -> ListColumn:
+def _values(rows: Rows, name: str, coder: ValueCoder) -> ListColumn:
     lists = rows.rules(name)
-    return ListColumn(lists.offsets, lists.valid, _codes(lists.flat, codes))
+    return ListColumn(lists.offsets, lists.valid, coder(lists.flat))
 
 
-def _groups(rows: Rows, name: str, codes: Codes) -> ListColumn:
+def _groups(rows: Rows, name: str, coder: ValueCoder) -> ListColumn:
     given = rows.given(name)
     if pa.types.is_null(given.type):
         given = given.cast(pa.list_(pa.list_(pa.string())))
     outer = list_parts(given)
     inner = _rows_of(rows, {name: outer.flat}).rules(name)
-    groups = Lists(inner.offsets, _codes(inner.flat, codes))
+    groups = Lists(inner.offsets, coder(inner.flat))
     return replace(group_column(Groups(outer.offsets, groups)), valid=outer.valid)
 
 
@@ -90,12 +91,6 @@ def role_of(schema: TargetingSchema, column: str) -> Role:
     return _READERS[column.removeprefix(schema.name_of[column])][0]
 
 
-def _codes(flat: pa.Array, codes: Codes) -> npt.NDArray[np.int32]:
-    indices, values = coded(flat)
-    # The last code is for null elements, whose index is -1.
-    return np.array([*map(codes.__getitem__, values), BAD_VALUE], np.int32)[indices]
-
-
 @dataclass(frozen=True, slots=True)
 class RuleColumns:
     """The columns of rules of some ads, row by row; None for an absent column.
@@ -128,24 +123,26 @@ class RuleColumns:
 
 @dataclass(frozen=True, slots=True)
 class RuleReader:
-    """Reads the rules of one table after another. `codes` are those of each name."""
+    """Reads the rules of one table after another. `coders` are those of each name."""
 
     schema: TargetingSchema
-    codes: tuple[Codes | None, ...]
+    coders: tuple[ValueCoder | None, ...]
     _clauses: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)  # of expressions
 
     @classmethod
     def of(cls, schema: TargetingSchema) -> "RuleReader":
-        return cls(schema, tuple(codes for c in components_of(schema) for codes in c.codes()))
+        codes = (codes for component in components_of(schema) for codes in component.codes())
+        return cls(schema, tuple(None if each is None else ValueCoder(each) for each in codes))
 
     @property
-    def code_of(self) -> dict[str, Codes | None]:
-        of_names = zip(self.schema.columns.values(), self.codes, strict=True)
-        return {column: codes for columns, codes in of_names for column in columns}
+    def coder_of(self) -> dict[str, ValueCoder | None]:
+        of_names = zip(self.schema.columns.values(), self.coders, strict=True)
+        return {column: coder for columns, coder in of_names for column in columns}
 
     def values(self) -> tuple[Sequence[str], ...]:
         """Return the values read so far, for each component that interns values."""
-        return tuple([*each] for each in self.codes if isinstance(each, ValueCodes))
+        codes = (each.codes for each in self.coders if each is not None)
+        return tuple([*each] for each in codes if isinstance(each, ValueCodes))
 
     def read(self, rows: Rows) -> RuleColumns:
         own = self._columns(rows)
@@ -172,17 +169,17 @@ class RuleReader:
     def _stated(self, columns: Sequence[ListColumn | None]) -> frozenset[str]:
         return frozenset(
             name
-            for name, column in zip(self.code_of, columns, strict=True)
+            for name, column in zip(self.coder_of, columns, strict=True)
             if column is not None and says(self.schema, name, column).any()
         )
 
     def _columns(self, rows: Rows) -> tuple[ListColumn | None, ...]:
         name_of = self.schema.name_of
         return tuple(
-            _READERS[column.removeprefix(name_of[column])][1](rows, column, codes)
+            _READERS[column.removeprefix(name_of[column])][1](rows, column, coder)
             if column in rows.theirs
             else None
-            for column, codes in self.code_of.items()
+            for column, coder in self.coder_of.items()
         )
 
     def _of_expressions(self, rows: Rows) -> tuple[Rows, Int64, Int64]:
@@ -249,7 +246,7 @@ class RuleReader:
         """Return the columns without the cells that are no rules."""
         return tuple(
             column and replace(column, valid=says(self.schema, name, column).astype(np.uint8))
-            for name, column in zip(self.code_of, columns, strict=True)
+            for name, column in zip(self.coder_of, columns, strict=True)
         )
 
     def _twice(

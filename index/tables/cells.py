@@ -139,7 +139,8 @@ def rule_lists(column: pa.Array, separator: str | None, *, is_csv: bool) -> List
     if splits:
         return split_cells(pc.if_else(given, plain, None), separator)
     valid = given.to_numpy(zero_copy_only=False)
-    return ListParts(_offsets(valid), valid.view(np.uint8), column.filter(given))
+    flat = column if valid.all() else column.filter(given)
+    return ListParts(_offsets(valid), valid.view(np.uint8), flat)
 
 
 def split_cells(column: pa.Array, separator: str | None) -> ListParts:
@@ -195,7 +196,9 @@ def _parsed(column: pa.Array, good: pa.Array, kind: pa.DataType) -> tuple[pa.Arr
 
 
 def _offsets(sizes: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
-    return np.append(0, np.cumsum(sizes, dtype=np.int64)).astype(np.int64)
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return offsets
 
 
 def milliseconds(times: Int64, unit: str, sign: int) -> Int64:

@@ -65,8 +65,7 @@ class RuleTable {
   void add(int64_t rows, const GraceListColumn* columns, int32_t threads, int32_t* rule_of,
            int32_t* faults) {
     const int64_t runs = std::max<int64_t>(1, std::min<int64_t>(threads, rows));
-    // What each thread found in its rows: new rules are added in row order afterwards.
-    std::vector<Encoded> encoded(runs);
+    if (static_cast<int64_t>(encoded.size()) < runs) encoded.resize(runs);
     parallel_tasks(runs, threads, [&](int64_t r) {
       encode_run(chunk_of(rows, runs, r), columns, rule_of, faults, encoded[r]);
     });
@@ -104,10 +103,18 @@ class RuleTable {
   Interner<int32_t> alternatives;
 
  private:
+  // What each thread found in its rows: new rules are added in row order afterwards. The next batch
+  // has the same memory.
+  std::vector<Encoded> encoded;
+
   void encode_run(Range run, const GraceListColumn* columns, int32_t* rule_of, int32_t* faults,
                   Encoded& out) const {
     const auto count = static_cast<int64_t>(components.size());
     out.spans.resize(count);
+    for (Spans& spans : out.spans) {
+      spans.words.clear();
+      spans.ends.clear();
+    }
     out.parts.resize(count * (run.end - run.begin));
     std::vector<Lookup> lookups;
     for (int64_t first = run.begin; first < run.end; first += kBlock) {

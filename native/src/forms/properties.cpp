@@ -124,7 +124,8 @@ class RuleProperties : public RuleForm {
   RuleProperties() : RuleForm(1) {}
 
   Refusal encode(const List* lists, std::vector<int32_t>& words) const override {
-    std::vector<int32_t> values(lists->codes, lists->codes + lists->size);
+    thread_local std::vector<int32_t> values;  // so that it keeps its memory
+    values.assign(lists->codes, lists->codes + lists->size);
     keep_distinct(values);
     if (!values.empty() && values.front() < 0) return {Fault::kBadValue, 0};
     words.insert(words.end(), values.begin(), values.end());
