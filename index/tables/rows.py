@@ -385,14 +385,11 @@ def read_rows(file: TableFile, theirs: Mapping[str, str], key: str, most: int) -
         first += batch.num_rows
 
 
-def other_rows(
-    address: str, columns: Mapping[str, pa.Array], key: str, faults: dict[int, Fault]
-) -> Rows:
-    """Return rows that come from no table, with our names and the faults that are known."""
+def other_rows(file: TableFile, columns: Mapping[str, pa.Array], key: str = "") -> Rows:
+    """Return rows of these columns, by our names, which a program made from the file."""
     batch = pa.record_batch([*columns.values()], [*columns])
-    file = TableFile(address, Format.PARQUET, batch.schema, None)
-    theirs = {name: name for name in columns}
-    return Rows(file, np.arange(batch.num_rows), batch, theirs, key, faults)
+    file = replace(file, format=Format.PARQUET, schema=batch.schema)
+    return Rows(file, np.arange(len(batch)), batch, {name: name for name in columns}, key)
 
 
 def _mask(flags: pa.Array) -> Mask:
