@@ -13,13 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import RequestError
-from grace.index.targeting.schema import is_name
+from grace.index.targeting.schema import AD_LEVEL, is_name
 from grace.index.updates.id_map import distinct
 from grace.native.loader import array_in, array_out, declare
 from grace.native.wire import LONG_MESSAGES
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 
-AD_LEVEL = "ad"
 MOST_LEVELS = 64
 MOST_IDS = 4_000_000
 """The most ids of one update: in stop, resume, weights and unweight together."""

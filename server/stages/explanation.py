@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from grace.index.forms.components import explain, unknown_values
 from grace.index.snapshot import Snapshot
+from grace.index.targeting.schema import AD_LEVEL
 from grace.index.trie import NO_NODE
 from grace.index.updates.live_ads import levels_of
-from grace.index.updates.update import AD_LEVEL
 from grace.model.engine.search_trace import SearchTrace, TracedStep
 from grace.proto import retrieval_pb2 as wire
 from grace.server.errors import internal
