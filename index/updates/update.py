@@ -33,8 +33,7 @@ _NONE = np.empty(0, np.int64)
 _MOST_ID_BYTES, _MOST_WEIGHT_BYTES, _MOST_OTHER_BYTES = 10, 18, 64
 
 _take_weights = declare(
-    "grace_update_weights",
-    *(c_char_p, c_int64, c_int64, array_out(np.int64), array_out(np.float32)),
+    "grace_update_weights", c_char_p, c_int64, c_int64, array_out(np.int64), array_out(np.float32)
 )
 _write = declare(
     "grace_update_write",
