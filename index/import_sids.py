@@ -19,9 +19,11 @@ from grace.configs.strict_json import parse_object
 from grace.index.progress import Progress
 from grace.index.rejects import Fault, brief
 from grace.index.snapshot import MAX_SID_LENGTH, MAX_VOCAB_SIZE, require_sids
+from grace.index.tables.addresses import Format
 from grace.index.tables.cells import integers
 from grace.index.tables.rows import Rows, other_rows
 from grace.index.tables.sid_table import write_sid_table
+from grace.index.tables.table_file import TableFile
 
 _TOKEN_TEXT = re.compile(r"<([A-Za-z])_([0-9]{1,6})>")
 
@@ -98,7 +100,9 @@ def _read(spec: ImportSpec) -> tuple[Rows, int]:
         "item_id": pa.array(items.keys(), pa.large_string()),
         "sid": pa.array(sids, pa.list_(pa.int64())),
     }
-    rows = other_rows(str(spec.source), columns, "item_id", faults)
+    file = TableFile(str(spec.source), Format.PARQUET, pa.schema([]), None)
+    rows = other_rows(file, columns, "item_id")
+    rows.faults.update(faults)
     length = spec.sid_length if spec.vocab_sizes is None else len(spec.vocab_sizes)
     first = len(sids[0] or ())
     return rows, length or (first if 1 <= first <= MAX_SID_LENGTH else 1)

@@ -119,15 +119,10 @@ class Collector:
                 value, reason = _bad_value(source.rule_values(column, place), coder.codes)
             rows.refuse(ad, shown, value, reason)
         self.rejects += rows.rejects()
-        self._note_stated(batch)
+        of_entities = zip(schema.entities, batch.columns.entity_ids.T, strict=True)
+        self.stated |= rules.stated | {x for x, ids in of_entities if (ids != NO_ENTITY).any()}
         self.rows += len(rows)
         self.advance(self.rows)
-
-    def _note_stated(self, batch: AdsBatch) -> None:
-        self.stated |= batch.rules.stated
-        for name, ids in zip(self.reading.schema.entities, batch.columns.entity_ids.T, strict=True):
-            if name not in self.stated and (ids != NO_ENTITY).any():
-                self.stated.add(name)
 
 
 def _bad_value(values: Sequence[str | None], codes: Codes) -> tuple[str | None, str]:

@@ -4,7 +4,7 @@ An ad without clauses is one row of rules. An ad with clauses is a row for each 
 the ad's own columns to the clause's. Clauses are structs of the same columns, or an expression.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -20,10 +20,9 @@ from grace.index.forms.components import components_of
 from grace.index.forms.interval import number_column
 from grace.index.forms.lists import ValueCodes, group_column
 from grace.index.tables import roles
-from grace.index.tables.addresses import Format
 from grace.index.tables.cells import coded, list_parts
 from grace.index.tables.roles import Role
-from grace.index.tables.rows import Rows
+from grace.index.tables.rows import Rows, other_rows
 from grace.index.targeting.expressions import ExpressionError, clauses_of
 from grace.index.targeting.rules import Groups, Lists, gather_spans
 from grace.index.targeting.schema import CLAUSES, EXPRESSION, TargetingSchema
@@ -46,7 +45,7 @@ def _groups(rows: Rows, name: str, coder: ValueCoder) -> ListColumn:
     if pa.types.is_null(given.type):
         given = given.cast(pa.list_(pa.list_(pa.string())))
     outer = list_parts(given)
-    inner = _rows_of(rows, {name: outer.flat}).rules(name)
+    inner = other_rows(rows.file, {name: outer.flat}).rules(name)
     groups = Lists(inner.offsets, coder(inner.flat))
     return replace(group_column(Groups(outer.offsets, groups)), valid=outer.valid)
 
@@ -55,15 +54,10 @@ def _numbers(rows: Rows, name: str, _: None) -> ListColumn:
     return number_column(*rows.numbers(name))
 
 
-def _times(rows: Rows, name: str, _: None) -> ListColumn:
+def _times(rows: Rows, name: str, _: None, less: int = 0) -> ListColumn:
+    """`less` is 1 for ends: an interval includes its end, so it has a flight's last millisecond."""
     times, valid = rows.moments(name)
-    return number_column(times.astype(np.float64), valid)
-
-
-def _ends(rows: Rows, name: str, _: None) -> ListColumn:
-    """Return the last millisecond of each flight, since an interval includes its end."""
-    times, valid = rows.moments(name)
-    return number_column(times.astype(np.float64) - 1, valid)
+    return number_column(times.astype(np.float64) - less, valid)
 
 
 _READERS: Mapping[str, tuple[Role, Callable[[Rows, str, Any], ListColumn]]] = {
@@ -73,7 +67,7 @@ _READERS: Mapping[str, tuple[Role, Callable[[Rows, str, Any], ListColumn]]] = {
     "_min": (roles.NUMBER, _numbers),
     "_max": (roles.NUMBER, _numbers),
     "_start": (roles.MOMENT, _times),
-    "_end": (roles.MOMENT, _ends),
+    "_end": (roles.MOMENT, partial(_times, less=1)),
 }
 """The role and the reader of a column, by the ending of its name after the schema's name."""
 
@@ -222,7 +216,7 @@ class RuleReader:
         places: Int64,
     ) -> RuleColumns:
         spoken = np.zeros(len(clauses), np.bool_)
-        limiting = len(self.code_of) - len(self.schema.properties)  # those limit nobody
+        limiting = len(self.coder_of) - len(self.schema.properties)  # those limit nobody
         for column in of_clauses[:limiting]:
             spoken |= False if column is None else column.valid == 1
         for clause in np.flatnonzero(~spoken).tolist():
@@ -233,8 +227,14 @@ class RuleReader:
         ad_of = np.repeat(np.arange(len(rows)), np.maximum(counts, 1))
         clause_of = np.full(len(ad_of), _NONE, np.int64)
         clause_of[np.repeat(counts > 0, np.maximum(counts, 1))] = places
-        for row, name in self._twice(own, of_clauses, ad_of, clause_of):
-            rows.refuse(row, name, None, _BOTH)
+        pairs = zip(own, of_clauses, strict=True)
+        for name, names in self.schema.columns.items():
+            in_own, in_clauses = np.zeros((2, len(ad_of)), np.bool_)
+            for mine, theirs in islice(pairs, len(names)):
+                in_own |= _says(mine, ad_of)
+                in_clauses |= _says(theirs, clause_of)
+            for row in ad_of[in_own & in_clauses].tolist():
+                rows.refuse(row, name, None, _BOTH)
         for clause, fault in clauses.faults.items():
             for row in ad_of[clause_of == clause].tolist():
                 shown = CLAUSES if fault.column == CLAUSES else f"{CLAUSES}.{fault.column}"
@@ -249,29 +249,12 @@ class RuleReader:
             for name, column in zip(self.coder_of, columns, strict=True)
         )
 
-    def _twice(
-        self,
-        own: tuple[ListColumn | None, ...],
-        of_clauses: tuple[ListColumn | None, ...],
-        ad_of: Int64,
-        clause_of: Int64,
-    ) -> Iterator[tuple[int, str]]:
-        """Yield each ad and name that has rules in the ad's own columns and in a clause."""
-        pairs = zip(own, of_clauses, strict=True)
-        for name, columns in self.schema.columns.items():
-            in_own, in_clauses = np.zeros((2, len(ad_of)), np.bool_)
-            for mine, theirs in islice(pairs, len(columns)):
-                in_own |= _says(mine, ad_of)
-                in_clauses |= _says(theirs, clause_of)
-            for row in np.flatnonzero(in_own & in_clauses).tolist():
-                yield int(ad_of[row]), name
 
-
-def _says(column: ListColumn | None, places: Int64) -> npt.NDArray[np.bool_]:
+def _says(column: ListColumn | None, places: Int64) -> Mask:
     """Return whether the column has a cell that is not null at each place; it has none at -1."""
     if column is None:
         return np.zeros(len(places), np.bool_)
-    found: npt.NDArray[np.bool_] = np.append(column.valid == 1, False)[places]
+    found: Mask = np.append(column.valid == 1, False)[places]
     return found
 
 
@@ -295,14 +278,8 @@ def _silent(rows: int) -> ListColumn:
 
 
 def _clause_rows(rows: Rows, structs: pa.Array) -> Rows:
-    return _rows_of(rows, dict(zip(structs.type.names, structs.flatten(), strict=True)))
-
-
-def _rows_of(rows: Rows, columns: Mapping[str, pa.Array]) -> Rows:
-    """Return rows of these columns, by our names, which come from cells of other rows."""
-    batch = pa.record_batch([*columns.values()], [*columns])
-    file = replace(rows.file, format=Format.PARQUET, schema=batch.schema)
-    return Rows(file, np.arange(len(batch)), batch, {name: name for name in columns}, "")
+    columns = dict(zip(structs.type.names, structs.flatten(), strict=True))
+    return other_rows(rows.file, columns)
 
 
 def _clause_array(clauses: Sequence[Mapping[str, Any]], schema: TargetingSchema) -> pa.Array:

@@ -94,10 +94,7 @@ class RuleTable:
             raise ValueError(f"columns must be {self._columns} long, got {len(columns)}")
         addresses = np.array([_addresses(column) for column in columns], np.uintp)
         faults = np.zeros((len(rule_of), 2), np.int32)
-        _add(
-            *(self._handle, len(rule_of), addresses.reshape(-1, 3), self._threads),
-            *(rule_of, faults),
-        )
+        _add(self._handle, len(rule_of), addresses.reshape(-1, 3), self._threads, rule_of, faults)
         return faults
 
     def join(

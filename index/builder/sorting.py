@@ -12,12 +12,7 @@ _order_by_id = declare(
     "grace_order_by_id", c_int64, array_in(np.int64), c_int32, array_out(np.int32)
 )
 _order_by_sid = declare(
-    "grace_order_by_sid",
-    c_int64,
-    array_in(np.uint16, 2),
-    c_int32,
-    c_int32,
-    array_out(np.int32),
+    "grace_order_by_sid", c_int64, array_in(np.uint16, 2), c_int32, c_int32, array_out(np.int32)
 )
 
 

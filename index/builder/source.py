@@ -215,16 +215,11 @@ class _Columns:
             if name in expected.without or theirs.keys() & {*columns}:
                 continue
             their_columns = {source.theirs(column) for column in columns}
-            if their_columns & self.elsewhere:
+            if their_columns & self.elsewhere or name in in_clauses:
                 continue
-            if name in in_clauses:
-                continue
-            is_entity = name in expected.entities
-            kind, so = (
-                ("an entity", "no ad belongs to one")
-                if is_entity
-                else ("a rule", "no ad has such a rule")
-            )
+            kind, so = "a rule", "no ad has such a rule"
+            if name in expected.entities:
+                kind, so = "an entity", "no ad belongs to one"
             lacking = " and ".join(repr(source.theirs(column)) for column in columns)
             are = "columns {} are" if len(columns) > 1 else "column {} is"
             raise self._error(

@@ -53,7 +53,7 @@ class ListColumn:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One part of a rule that was tested: `name rule` is an expression. Names without one pass.
+    """One part of a rule that was tested: `name allows` is an expression. Names without one pass.
 
     `user` has all of the user's values for the name. `deciding` has those that fulfil the rule, or
     those that break it. If `user` is empty, `deciding` has the schema's `missing` value, if any.
@@ -61,7 +61,7 @@ class Reason:
 
     name: str
     passes: bool
-    rule: str
+    allows: str
     user: tuple[str, ...]
     deciding: tuple[str, ...]
 
@@ -75,7 +75,7 @@ class Reason:
 
     def __str__(self) -> str:
         values = f" (user: {self.values})" if self.deciding else ""
-        return f"{self.name} {self.rule}{values}"
+        return f"{self.name} {self.allows}{values}"
 
 
 class ValuedRows(NamedTuple):

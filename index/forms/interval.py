@@ -21,8 +21,7 @@ from grace.native.loader import array_in, declare
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
 _add_to_matcher = declare(
-    "grace_exact_add_interval",
-    *(c_uint64, c_void_p, c_int64, array_in(np.float64, 2), c_int32),
+    "grace_exact_add_interval", c_uint64, c_void_p, c_int64, array_in(np.float64, 2), c_int32
 )
 _add_to_rules = declare("grace_rules_add_interval", c_void_p, c_int32)
 _add_to_users = declare("grace_users_add_interval", c_uint64, c_char_p, c_int32)

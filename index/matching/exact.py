@@ -39,8 +39,7 @@ _match = declare(
     *(array_out(np.int64), array_out(np.int64, 2), array_out(np.uint64)),
 )
 _take = declare(
-    "grace_replies_take",
-    *(c_uint64, array_out(np.int64), array_out(np.float32), array_out(np.int32)),
+    "grace_replies_take", c_uint64, array_out(np.int64), array_out(np.float32), array_out(np.int32)
 )
 _drop = declare("grace_replies_drop", c_uint64)
 

@@ -14,18 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grace.index.proposal.names import WORDS, is_title, plain_name, words
+from grace.index.tables import cells
 from grace.index.tables.addresses import Format
-from grace.index.tables.cells import (
-    PER_SECOND,
-    integers,
-    is_list,
-    is_rule,
-    is_text,
-    numbers,
-    rule_lists,
-    texts,
-    without_dictionary,
-)
 from grace.index.tables.data_folder import FIRST_SECOND, LAST_SECOND
 from grace.index.tables.table_file import TableFile
 from grace.index.targeting.schema import EXPRESSION
@@ -97,7 +87,7 @@ class ColumnFacts:
     @property
     def time_unit(self) -> str | None:
         """The unit of integers that are times from 1990 to 2100."""
-        units = PER_SECOND.items() if self.kind is Kind.INTEGER else ()
+        units = cells.PER_SECOND.items() if self.kind is Kind.INTEGER else ()
         for unit, factor in units:  # their ranges do not overlap
             if FIRST_SECOND * factor <= self.least <= self.most < LAST_SECOND * factor:
                 return unit
@@ -118,26 +108,26 @@ class ColumnFacts:
     def add(self, column: pa.Array, file: TableFile) -> None:
         """Add the rows of a batch; `column` has no dictionary."""
         kind, is_csv = column.type, file.format is Format.CSV
-        if self.id_parts is not None and is_rule(kind) and not is_list(kind):
+        if self.id_parts is not None and cells.is_rule(kind) and not cells.is_list(kind):
             self.id_parts.append(column.cast(_TEXT))
         self.nested |= bool(pa.types.is_nested(kind))
         if column.null_count == len(column):
             return
-        if not is_rule(kind):
+        if not cells.is_rule(kind):
             self._add_other(column)
             return
-        if is_text(kind):
+        if cells.is_text(kind):
             self.has_texts = True
             self.typed_text |= not is_csv
             self._add_kinds_of_texts(column)
         elif pa.types.is_integer(kind):
             self._add_numbers(Kind.INTEGER, column)
         else:
-            self.kinds.add(Kind.LISTS if is_list(kind) else Kind.TEXT)
-        parts = rule_lists(column, None, is_csv=is_csv)
+            self.kinds.add(Kind.LISTS if cells.is_list(kind) else Kind.TEXT)
+        parts = cells.rule_lists(column, None, is_csv=is_csv)
         self.given += int(parts.valid.sum())
         self.most_per_row = max(self.most_per_row, int(np.diff(parts.offsets).max(initial=0)))
-        for value in texts(parts.flat.unique()):
+        for value in cells.texts(parts.flat.unique()):
             if value not in (None, "", "*") and not self.many:  # no rule can name those
                 self.values.add(str(value))
 
@@ -164,23 +154,23 @@ class ColumnFacts:
         """Add what texts look like. A column known as plain text is not parsed again."""
         if Kind.TEXT in self.kinds:
             return
-        cells = column.filter(pc.not_equal(column, ""))
-        if not len(cells):
+        given = column.filter(pc.not_equal(column, ""))
+        if not len(given):
             return
         try:
-            cells.validate(full=True)
+            given.validate(full=True)
         except pa.ArrowInvalid:  # bytes that are not UTF-8
             self.kinds.add(Kind.TEXT)
             return
-        padded_with_0 = pc.any(pc.match_substring_regex(cells, r"^\s*0[0-9]")).as_py()
-        for kind, parse in ((Kind.INTEGER, integers), (Kind.NUMBER, numbers)):
-            parsed, bad = parse(cells)
+        padded_with_0 = pc.any(pc.match_substring_regex(given, r"^\s*0[0-9]")).as_py()
+        for kind, parse in ((Kind.INTEGER, cells.integers), (Kind.NUMBER, cells.numbers)):
+            parsed, bad = parse(given)
             if not (bad.any() or padded_with_0):
                 self._add_numbers(kind, parsed)
                 return
-        are_times = pc.match_substring_regex(cells, _TIME)
+        are_times = pc.match_substring_regex(given, _TIME)
         if pc.mean(are_times).as_py() > _LEAST_TIMES:  # a build names the ads with other texts
-            self._add_numbers(Kind.TIME, pc.utf8_slice_codeunits(cells.filter(are_times), 0, 4))
+            self._add_numbers(Kind.TIME, pc.utf8_slice_codeunits(given.filter(are_times), 0, 4))
         else:
             self.kinds.add(Kind.TEXT)
 
@@ -189,7 +179,7 @@ class ColumnFacts:
         if self.has_texts:
             lists = [cell.split(separator) for cell in self.values]
             self.most_per_row = max(map(len, lists), default=0)
-            self.values = {each.strip() for cells in lists for each in cells} - {"", "*"}
+            self.values = {each.strip() for values in lists for each in values} - {"", "*"}
 
 
 def read_facts(
@@ -210,7 +200,8 @@ def read_facts(
 
 
 def add_batch(found: Mapping[str, ColumnFacts], batch: pa.RecordBatch, file: TableFile) -> None:
-    columns = dict(zip(batch.schema.names, map(without_dictionary, batch.columns), strict=True))
+    plain = map(cells.without_dictionary, batch.columns)
+    columns = dict(zip(batch.schema.names, plain, strict=True))
     for name, facts in found.items():
         facts.add(columns.get(name, pa.nulls(batch.num_rows)), file)
 
@@ -232,15 +223,15 @@ def split_lists(facts: Collection[ColumnFacts]) -> str | None:
     return best
 
 
-def _lists(cells: Collection[str], separator: str) -> bool:
+def _lists(texts: Collection[str], separator: str) -> bool:
     """Return whether cells are lists: their values repeat in other cells, or are codes."""
-    values = {value.strip() for cell in cells for value in cell.split(separator)}
-    if not any(separator in cell for cell in cells) or "" in values:
+    values = {value.strip() for text in texts for value in text.split(separator)}
+    if not any(separator in text for text in texts) or "" in values:
         return False
     if separator == "," and all(map(str.isdecimal, values)):  # decimals such as 1,5
         return False
-    codes = separator == "|" or not any(" " in cell for cell in cells)
-    return codes or len(values) < len(cells)
+    codes = separator == "|" or not any(" " in text for text in texts)
+    return codes or len(values) < len(texts)
 
 
 def are_paths(values: Iterable[str]) -> bool:

@@ -25,8 +25,7 @@ INT64_MAX = (1 << 63) - 1
 BLOCK = 1 << 18  # entries
 
 _check_texts = declare(
-    "grace_check_texts",
-    *(c_int64, array_in(np.int64), array_in(np.uint8), array_out(np.int64)),
+    "grace_check_texts", c_int64, array_in(np.int64), array_in(np.uint8), array_out(np.int64)
 )
 
 

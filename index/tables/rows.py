@@ -17,15 +17,7 @@ from grace.configs.errors import InputError
 from grace.index.rejects import Fault, Reject, brief, in_words
 from grace.index.tables import cells
 from grace.index.tables.addresses import Format
-from grace.index.tables.cells import (
-    PER_SECOND,
-    TIME_UNITS,
-    ListParts,
-    Mask,
-    is_list,
-    is_text,
-    list_parts,
-)
+from grace.index.tables.cells import ListParts, Mask, is_list, is_text, list_parts
 from grace.index.tables.data_folder import FIRST_SECOND, LAST_SECOND
 from grace.index.tables.item_numbers import LONGEST_ID, IdMap, Int64, no_name
 from grace.index.tables.roles import both_names
@@ -296,13 +288,13 @@ class Rows:
     def _since_1970(self, name: str, column: pa.Array, unit: str, key: str, sign: int) -> Int64:
         valid = _mask(column.is_valid())
         given: Int64 = column.cast(pa.int64(), safe=False).fill_null(0).to_numpy()
-        factor = PER_SECOND[unit]
+        factor = cells.PER_SECOND[unit]
         wrong = (given < FIRST_SECOND * factor) | (given >= LAST_SECOND * factor)
         self._refuse(
             name,
             wrong & valid,
             f"is not between 1990 and 2100, in {unit} since 1970; set {key} in tables.yaml to the "
-            f"unit of this column ({', '.join(TIME_UNITS)}), or leave such rows out",
+            f"unit of this column ({', '.join(cells.TIME_UNITS)}), or leave such rows out",
         )
         return cells.milliseconds(given, unit, sign)
 
@@ -385,14 +377,11 @@ def read_rows(file: TableFile, theirs: Mapping[str, str], key: str, most: int) -
         first += batch.num_rows
 
 
-def other_rows(
-    address: str, columns: Mapping[str, pa.Array], key: str, faults: dict[int, Fault]
-) -> Rows:
-    """Return rows that come from no table, with our names and the faults that are known."""
+def other_rows(file: TableFile, columns: Mapping[str, pa.Array], key: str = "") -> Rows:
+    """Return rows of these columns, by our names, which a program made from the file."""
     batch = pa.record_batch([*columns.values()], [*columns])
-    file = TableFile(address, Format.PARQUET, batch.schema, None)
-    theirs = {name: name for name in columns}
-    return Rows(file, np.arange(batch.num_rows), batch, theirs, key, faults)
+    file = replace(file, format=Format.PARQUET, schema=batch.schema)
+    return Rows(file, np.arange(len(batch)), batch, {name: name for name in columns}, key)
 
 
 def _mask(flags: pa.Array) -> Mask:

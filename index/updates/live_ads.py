@@ -21,9 +21,10 @@ from grace.index.entities import NO_ENTITY
 from grace.index.matchers.exact_lists import changed_pairs
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.rules import gather_spans
+from grace.index.targeting.schema import AD_LEVEL
 from grace.index.updates.id_map import distinct
 from grace.index.updates.state import Touched, UpdateState
-from grace.index.updates.update import AD_LEVEL, AdUpdate, Ids
+from grace.index.updates.update import AdUpdate, Ids
 
 MOST_NOTES = 256
 """The most changes of pairs that wait apart for a batch. An idle server would keep all of them."""

@@ -13,13 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import RequestError
-from grace.index.targeting.schema import is_name
+from grace.index.targeting.schema import AD_LEVEL, is_name
 from grace.index.updates.id_map import distinct
 from grace.native.loader import array_in, array_out, declare
 from grace.native.wire import LONG_MESSAGES
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 
-AD_LEVEL = "ad"
 MOST_LEVELS = 64
 MOST_IDS = 4_000_000
 """The most ids of one update: in stop, resume, weights and unweight together."""
@@ -34,8 +33,7 @@ _NONE = np.empty(0, np.int64)
 _MOST_ID_BYTES, _MOST_WEIGHT_BYTES, _MOST_OTHER_BYTES = 10, 18, 64
 
 _take_weights = declare(
-    "grace_update_weights",
-    *(c_char_p, c_int64, c_int64, array_out(np.int64), array_out(np.float32)),
+    "grace_update_weights", c_char_p, c_int64, c_int64, array_out(np.int64), array_out(np.float32)
 )
 _write = declare(
     "grace_update_write",

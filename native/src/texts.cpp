@@ -1,23 +1,47 @@
-// Checks of texts that may be any bytes.
+// Texts that may be any bytes: text i is utf8[offsets[i] .. offsets[i + 1]], and the caller has
+// checked the offsets.
 #include <string_view>
 
 #include "grace/abi.h"
+#include "grace/interner.h"
 #include "grace/utf8.h"
 
-// Text i is utf8[offsets[i] .. offsets[i + 1]]; the caller has checked the offsets. Writes to
-// `found` the first text that is not UTF-8, and the first that is not above the one before it,
-// byte by byte; -1 if there is none.
-GRACE_API int32_t grace_check_texts(int64_t count, const int64_t* offsets, const uint8_t* utf8,
+namespace grace {
+
+// The texts of a set, an attribute or a property that a build has read, and an id of each.
+using Values = Interner<char>;
+
+GRACE_API int32_t grace_values_new(Values** values) {
+  return guarded([&] { *values = new Values(); });
+}
+
+GRACE_API int32_t grace_values_free(Values* values) {
+  return guarded([&] { delete values; });
+}
+
+GRACE_API int32_t grace_values_add(Values* values, int64_t count, const int64_t* offsets,
+                                   const char* utf8, int32_t* ids) {
+  return guarded([&] {
+    for (int64_t i = 0; i < count; ++i) {
+      ids[i] = values->find_or_add(utf8 + offsets[i], offsets[i + 1] - offsets[i]);
+    }
+  });
+}
+
+// Writes to `found` the first text that is not UTF-8, and the first that is not above the one
+// before it, byte by byte; -1 if there is none.
+GRACE_API int32_t grace_check_texts(int64_t count, const int64_t* offsets, const char* utf8,
                                     int64_t* found) {
-  return grace::guarded([&] {
+  return guarded([&] {
     found[0] = found[1] = -1;
     std::string_view before;
     for (int64_t i = 0; i < count; ++i) {
-      const std::string_view text(reinterpret_cast<const char*>(utf8) + offsets[i],
-                                  static_cast<size_t>(offsets[i + 1] - offsets[i]));
-      if (found[0] < 0 && !grace::is_utf8(text)) found[0] = i;
+      const std::string_view text(utf8 + offsets[i], offsets[i + 1] - offsets[i]);
+      if (found[0] < 0 && !is_utf8(text)) found[0] = i;
       if (found[1] < 0 && i > 0 && text <= before) found[1] = i;
       before = text;
     }
   });
 }
+
+}  // namespace grace

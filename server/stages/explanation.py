@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from grace.index.forms.components import explain, unknown_values
 from grace.index.snapshot import Snapshot
+from grace.index.targeting.schema import AD_LEVEL
 from grace.index.trie import NO_NODE
 from grace.index.updates.live_ads import levels_of
-from grace.index.updates.update import AD_LEVEL
 from grace.model.engine.search_trace import SearchTrace, TracedStep
 from grace.proto import retrieval_pb2 as wire
 from grace.server.errors import internal
@@ -97,13 +97,7 @@ class _Explained:
 
     def search(self, stages: Stages, require_wanted: Callable[[], None]) -> list[TracedStep]:
         for reason in self._reasons:
-            self._reply.rules.add(
-                name=reason.name,
-                passes=reason.passes,
-                allows=reason.rule,
-                user=reason.user,
-                deciding=reason.deciding,
-            )
+            self._reply.rules.add(**asdict(reason))
         # A request may give `exclude` the name of the level of ads, which no entity has.
         excluded = {**self._retrieval.exclude, AD_LEVEL: self._retrieval.exclude_ads}
         named = {
@@ -167,7 +161,7 @@ class _Explained:
         reply, retrieval = self._reply, self._retrieval
         reply.stops.extend(_level_ids(stops))
         failed = [
-            f"{reason.name} {reason.rule} (user: {reason.values})"
+            f"{reason.name} {reason.allows} (user: {reason.values})"
             for reason in self._reasons
             if not reason.passes
         ]

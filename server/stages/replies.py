@@ -92,16 +92,8 @@ def write_replies(ads: HeldAds, heads: ReplyHeads, leaves: Leaves, trie: SidTrie
     ends = np.empty(replies, np.int64)
     _write(
         *(ads.replies, replies, heads.rows, (c_char_p * len(texts))(*texts), sizes),
-        *(
-            served_by,
-            len(served_by),
-            (c_char_p * len(labels))(*labels),
-            len(labels),
-            np.array(heads.degraded, np.bool_),
-            profile,
-            len(profile),
-            heads.timings,
-        ),
+        *(served_by, len(served_by), (c_char_p * len(labels))(*labels), len(labels)),
+        *(np.array(heads.degraded, np.bool_), profile, len(profile), heads.timings),
         *(leaves.leaves.shape[1], leaves.leaves, leaves.scores),
         *(first_sids, len(tokens), trie.sid_length, tokens),
         *(room, written, ends),

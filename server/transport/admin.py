@@ -17,29 +17,7 @@ from grace.index.targeting.schema import KINDS
 from grace.index.updates.live_ads import unknown_ids
 from grace.index.updates.update import ids_message
 from grace.native.wire import words_of
-from grace.proto.retrieval_pb2 import (
-    ConfirmUpdatesRequest,
-    ConfirmUpdatesResponse,
-    EngineStatus,
-    GetStatusRequest,
-    GetStatusResponse,
-    GetStopsRequest,
-    GetStopsResponse,
-    LoadRequest,
-    LoadResponse,
-    ModelStatus,
-    ProfileStatus,
-    RollbackRequest,
-    RollbackResponse,
-    SetLogLevelRequest,
-    SetLogLevelResponse,
-    SnapshotStatus,
-    UnknownIds,
-    UnpinRequest,
-    UnpinResponse,
-    UpdateAdsResponse,
-    UpdatesStatus,
-)
+from grace.proto import retrieval_pb2 as wire
 from grace.server.ad_updates import AdUpdates, Updated
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import FIELD_CHARACTERS, ServiceError, internal, invalid_field, malformed
@@ -70,18 +48,18 @@ class Admin:
     @property
     def methods(self) -> Mapping[str, Method]:
         return {
-            "GetStatus": _method(GetStatusRequest, self._get_status),
-            "SetLogLevel": _method(SetLogLevelRequest, self._set_log_level),
-            "Load": _method(LoadRequest, self._load),
-            "Rollback": _method(RollbackRequest, self._roll_back),
-            "Unpin": _method(UnpinRequest, self._unpin),
+            "GetStatus": _method(wire.GetStatusRequest, self._get_status),
+            "SetLogLevel": _method(wire.SetLogLevelRequest, self._set_log_level),
+            "Load": _method(wire.LoadRequest, self._load),
+            "Rollback": _method(wire.RollbackRequest, self._roll_back),
+            "Unpin": _method(wire.UnpinRequest, self._unpin),
             "UpdateAds": _method_of_bytes(self._update_ads),
-            "ConfirmUpdates": _method(ConfirmUpdatesRequest, self._confirm_updates),
-            "GetStops": _method(GetStopsRequest, self._get_stops),
+            "ConfirmUpdates": _method(wire.ConfirmUpdatesRequest, self._confirm_updates),
+            "GetStops": _method(wire.GetStopsRequest, self._get_stops),
             "Explain": _method_of_bytes(self._explain.reply),
         }
 
-    async def _set_log_level(self, request: SetLogLevelRequest) -> SetLogLevelResponse:
+    async def _set_log_level(self, request: wire.SetLogLevelRequest) -> wire.SetLogLevelResponse:
         level = request.level
         if level not in _LOG_LEVELS:
             shown = level[:FIELD_CHARACTERS]
@@ -94,50 +72,52 @@ class Admin:
             LOG.name, logging.INFO, __file__, 0, "log_level", (), None, extra=fields
         )
         LOG.handle(made)
-        return SetLogLevelResponse(previous=previous)
+        return wire.SetLogLevelResponse(previous=previous)
 
-    async def _load(self, request: LoadRequest) -> LoadResponse:
+    async def _load(self, request: wire.LoadRequest) -> wire.LoadResponse:
         checkpoint = _folder(request.checkpoint)
         served = await self._reloads.load(request.snapshot_version, checkpoint)
-        return LoadResponse(
+        return wire.LoadResponse(
             snapshot_version=served.version, checkpoint=served.checkpoint, changed=served.changed
         )
 
-    async def _roll_back(self, request: RollbackRequest) -> RollbackResponse:
+    async def _roll_back(self, request: wire.RollbackRequest) -> wire.RollbackResponse:
         served = await self._reloads.roll_back(request.snapshot_version)
-        return RollbackResponse(
+        return wire.RollbackResponse(
             snapshot_version=served.version, previous_version=served.previous_version
         )
 
-    async def _unpin(self, _: UnpinRequest) -> UnpinResponse:
+    async def _unpin(self, _: wire.UnpinRequest) -> wire.UnpinResponse:
         served = await self._reloads.unpin()
-        return UnpinResponse(snapshot_version=served.version, previous_pin=served.previous_pin)
+        return wire.UnpinResponse(snapshot_version=served.version, previous_pin=served.previous_pin)
 
     async def _update_ads(self, message: bytes, _: GrpcContext) -> bytes:
         """Return the bytes of an UpdateAdsResponse; the updates' thread reads the request."""
         state = self._state
         updated = await asyncio.wrap_future(_required(state.updates).submit(message))
-        return UpdateAdsResponse(
+        return wire.UpdateAdsResponse(
             sequence=updated.sequence,
             applied=updated.applied,
             ads_stopped=state.ads_stopped,
             unknown=await asyncio.to_thread(_unknown, state.pair, updated),
         ).SerializeToString()
 
-    async def _confirm_updates(self, request: ConfirmUpdatesRequest) -> ConfirmUpdatesResponse:
+    async def _confirm_updates(
+        self, request: wire.ConfirmUpdatesRequest
+    ) -> wire.ConfirmUpdatesResponse:
         sequence = _required(self._state.updates).confirm(request.sequence)
-        return ConfirmUpdatesResponse(sequence=sequence)
+        return wire.ConfirmUpdatesResponse(sequence=sequence)
 
-    async def _get_stops(self, request: GetStopsRequest) -> bytes:
+    async def _get_stops(self, request: wire.GetStopsRequest) -> bytes:
         return await asyncio.to_thread(_stops, _required(self._state.updates), request)
 
-    async def _get_status(self, _: GetStatusRequest) -> GetStatusResponse:
+    async def _get_status(self, _: wire.GetStatusRequest) -> wire.GetStatusResponse:
         state, config = self._state, self._config
         pair, updates = state.pair, None
         if state.updates is not None:
             facts = asdict(state.updates.facts)
-            updates = UpdatesStatus(**facts, ads_stopped=state.ads_stopped)
-        return GetStatusResponse(
+            updates = wire.UpdatesStatus(**facts, ads_stopped=state.ads_stopped)
+        return wire.GetStatusResponse(
             state=state.phase.value,
             server_version=version("grace-serving"),
             uptime_seconds=state.uptime_seconds,
@@ -146,7 +126,7 @@ class Admin:
             model=None if pair is None else _model_status(pair),
             engine=None if pair is None else _engine_status(pair),
             profiles=[
-                ProfileStatus(name=name, beams=profile.beams, num_sids=profile.num_sids)
+                wire.ProfileStatus(name=name, beams=profile.beams, num_sids=profile.num_sids)
                 for name, profile in config.generation.profiles.items()
             ],
             default_profile=config.generation.default_profile,
@@ -215,20 +195,20 @@ def _folder(given: str) -> Path | None:
     return Path(given)
 
 
-def _unknown(pair: ServingPair | None, updated: Updated) -> dict[str, UnknownIds]:
+def _unknown(pair: ServingPair | None, updated: Updated) -> dict[str, wire.UnknownIds]:
     if pair is None or updated.update is None or not updated.applied:
         return {}
     return {
-        level: UnknownIds(count=len(ids), ids=ids[:MOST_UNKNOWN].tolist())
+        level: wire.UnknownIds(count=len(ids), ids=ids[:MOST_UNKNOWN].tolist())
         for level, ids in unknown_ids(pair.snapshot, updated.update).items()
     }
 
 
-def _stops(updates: AdUpdates, request: GetStopsRequest) -> bytes:
+def _stops(updates: AdUpdates, request: wire.GetStopsRequest) -> bytes:
     """Return the GetStopsResponse. protobuf would hold the interpreter's lock to write its ids."""
     after = request.after if request.HasField("after") else None
     ids, sequence = updates.stopped_ids(request.level, after, PAGE_IDS)
-    return ids_message(ids) + GetStopsResponse(sequence=sequence).SerializeToString()
+    return ids_message(ids) + wire.GetStopsResponse(sequence=sequence).SerializeToString()
 
 
 def _required(updates: AdUpdates | None) -> AdUpdates:
@@ -240,11 +220,11 @@ def _required(updates: AdUpdates | None) -> AdUpdates:
     return updates
 
 
-def _snapshot_status(pair: ServingPair) -> SnapshotStatus:
+def _snapshot_status(pair: ServingPair) -> wire.SnapshotStatus:
     snapshot = pair.snapshot
     facts, schema = snapshot.facts, snapshot.schema
     names: dict[str, Any] = {k: [each.name for each in getattr(schema, k)] for k in KINDS}
-    return SnapshotStatus(
+    return wire.SnapshotStatus(
         version=facts.version,
         created_at=facts.created_at,
         sid_space=facts.sid_space,
@@ -258,9 +238,9 @@ def _snapshot_status(pair: ServingPair) -> SnapshotStatus:
     )
 
 
-def _model_status(pair: ServingPair) -> ModelStatus:
+def _model_status(pair: ServingPair) -> wire.ModelStatus:
     spec = pair.model.spec
-    return ModelStatus(
+    return wire.ModelStatus(
         checkpoint=pair.checkpoint,
         encoder="t5" if spec.encoder.t5 is not None else "interformer",
         vocab_sizes=spec.vocab_sizes,
@@ -268,9 +248,9 @@ def _model_status(pair: ServingPair) -> ModelStatus:
     )
 
 
-def _engine_status(pair: ServingPair) -> EngineStatus:
+def _engine_status(pair: ServingPair) -> wire.EngineStatus:
     engine, device = pair.model.engine, pair.device
-    return EngineStatus(
+    return wire.EngineStatus(
         **asdict(engine),
         gpu_memory_bytes=torch.cuda.memory_reserved(device) if device.type == "cuda" else 0,
     )

@@ -97,7 +97,7 @@ def test_the_words_of_an_attribute_name_what_an_ad_allows(
         users: list[list[str]] = [[letter] for letter in (*LETTERS, "unknown")] + [[]]
         for user in users:
             (reason,) = explain(snapshot, 0, {"x": user})
-            assert reason.rule == expected
+            assert reason.allows == expected
             missing = not include and missing_passes
             listed = user[0] in (include or LETTERS) and user[0] not in exclude if user else False
             assert reason.passes == (listed or (missing and not set(user) & set(LETTERS)))
