@@ -222,7 +222,7 @@ class RuleReader:
         places: Int64,
     ) -> RuleColumns:
         spoken = np.zeros(len(clauses), np.bool_)
-        limiting = len(self.code_of) - len(self.schema.properties)  # those limit nobody
+        limiting = len(self.coder_of) - len(self.schema.properties)  # those limit nobody
         for column in of_clauses[:limiting]:
             spoken |= False if column is None else column.valid == 1
         for clause in np.flatnonzero(~spoken).tolist():
