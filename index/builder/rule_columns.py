@@ -222,11 +222,11 @@ class RuleReader:
         places: Int64,
     ) -> RuleColumns:
         spoken = np.zeros(len(clauses), np.bool_)
-        limiting = len(self.coder_of) - len(self.schema.properties)  # those limit nobody
+        limiting = len(self.coder_of) - len(self.schema.properties)  # the last
         for column in of_clauses[:limiting]:
             spoken |= False if column is None else column.valid == 1
         for clause in np.flatnonzero(~spoken).tolist():
-            reason = "has no rule, so every user would pass; drop the clause"
+            reason = "has no rule about users, so every user would pass; drop the clause"
             clauses.refuse(clause, CLAUSES, None, reason)
         counts = np.diff(offsets)
         row_offsets = np.append(0, np.cumsum(np.maximum(counts, 1)))

@@ -215,9 +215,7 @@ class _Columns:
             if name in expected.without or theirs.keys() & {*columns}:
                 continue
             their_columns = {source.theirs(column) for column in columns}
-            if their_columns & self.elsewhere:
-                continue
-            if name in in_clauses:
+            if their_columns & self.elsewhere or name in in_clauses:
                 continue
             is_entity = name in expected.entities
             kind, so = (

@@ -1,4 +1,4 @@
-// The texts of a set, an attribute or a property that a build has read, and an id of each.
+// The texts of a set, an attribute or a property that a build has read, each with an id.
 #include "grace/abi.h"
 #include "grace/interner.h"
 
