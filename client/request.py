@@ -107,7 +107,8 @@ def request_of(
         numbers = _number if ids is None else partial(ids.number, name)
         each["ids"] = _replaced(each["ids"], f"exclude.{name}.ids", numbers)
     for name, each in _items(values.get("filters")):
-        if isinstance(each, Mapping) and each.get("any_of") == []:  # which would pass every ad
+        if isinstance(each, Mapping) and [] in (each.get("any_of"), each.get("anyOf")):
+            # The server cannot see that it was given, and would pass every ad.
             raise RequestError(f"filters.{name}.any_of", "is empty; name values, or leave it out")
     for name, events in _items(values.get("sequences")):
         left_out = _replace_items(events, f"features.sequences.{name}", ids)

@@ -42,7 +42,7 @@ def request_of_json(values: Mapping[str, Any]) -> RetrieveRequest:
     The server checks everything else that a request may say wrongly.
     """
     request = filled(RetrieveRequest(), values)
-    if request.at and not _IN_1990 <= request.at < _IN_2100:  # as `time.time()` is
+    if request.at and not _IN_1990 <= request.at < _IN_2100:  # seconds, say
         fault = f"{request.at} is not between 1990 and 2100; send milliseconds since 1970"
         raise RequestError("at", fault)
     return request
@@ -133,7 +133,7 @@ def _real(value: Any, most: float, at: str) -> float:
     if not (abs(number) <= most or value in _NO_NUMBERS):  # which nan is not
         raise RequestError(at, f"{_shown(value)} is not within {-most:.2g} to {most:.2g}")
     if isinstance(value, int) and most == sys.float_info.max and float(value) != value:
-        raise RequestError(at, f"{value} is beyond 2^53, where not every integer is exact")
+        raise RequestError(at, f"{_shown(value)} is beyond 2^53, where not every integer is exact")
     return number
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from grace.proto.retrieval_pb2 import RetrieveRequest
 
 _IDS, _LIMIT = "NAME=ID,ID, such as campaign=9,12", "NAME=N, such as advertiser=3"
+_VALUES = "NAME=VALUES, such as category=food,tv"
 _COMMA = re.compile(r",(?! )")  # a comma before a blank is part of an id, as in `Acme, Inc.`
 
 
@@ -43,7 +44,7 @@ class GivenRequest:
     ] = None
     filters: Annotated[
         list[str] | None,
-        Option("Ads must be: category=food, category.none_of=tv.", "NAME=VALUES", name="--filter"),
+        Option("Ads to return: category=food, tag.none_of=sale.", "NAME=VALUES", name="--filter"),
     ] = None
     at: Annotated[str | None, Option("Test flights and clocks at this time.", "TIME")] = None
     utc_offset_minutes: Annotated[
@@ -72,11 +73,13 @@ class GivenRequest:
             for name, given in _by_name(self.at_most, "--at-most", _LIMIT):
                 message.at_most[name] = [_limit(name, text) for text in given][-1]
             filters: dict[str, dict[str, Any]] = {}
-            for path, given in _by_name(self.filters, "--filter", "NAME=VALUES: category=food,tv"):
+            for path, given in _by_name(self.filters, "--filter", _VALUES):
                 name, _, key = path.partition(".")
                 values = [text for each in given for text in _COMMA.split(each) if text]
-                of_name = filters.setdefault(name, {})
-                of_name[key or "any_of"] = given[-1] if key == "unknown" else values
+                if not values:  # an empty list would pass every ad
+                    raise InputError(f"--filter {path}=: write {_VALUES}")
+                of_name, key = filters.setdefault(name, {}), key or "any_of"
+                of_name[key] = given[-1] if key == "unknown" else of_name.get(key, []) + values
             for name, asked in request_of_json({"filters": filters}).filters.items():
                 message.filters[name].CopyFrom(asked)
             message.profile = message.profile if self.profile is None else self.profile
@@ -135,7 +138,9 @@ def _request_message(source: str | None) -> "RetrieveRequest":
     name = "standard input" if source == "-" else source
     try:
         given = _first(_text(source, name))
-        return request_of_json({"strict": True, **given} if isinstance(given, dict) else given)
+        if isinstance(given, dict) and given.get("strict") is None:
+            given["strict"] = True
+        return request_of_json(given)
     except RequestError as error:
         raise InputError(f"{name}: {error}") from None
     except json.JSONDecodeError as fault:

@@ -1,4 +1,4 @@
-"""Stream the ads table: one batch of rows at a time, the next one decoded on another thread."""
+"""Stream the ads table in batches of rows. Two threads read and decode the next ones."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -91,7 +91,7 @@ class BatchReader:
         self.rules = RuleReader.of(reading.schema)
 
     def __iter__(self) -> Iterator[AdsBatch]:
-        """Reading and decoding run ahead, each on a thread; their failures are raised here."""
+        """A thread reads ahead, and another one decodes ahead. Their failures are raised here."""
         return _ahead(map(self._decode, _ahead(self._rows())))
 
     def _rows(self) -> Iterator[Rows]:
@@ -140,7 +140,7 @@ class BatchReader:
 
 
 def _ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """Yield the items, each of which another thread makes while the one before is used."""
+    """Yield the items. While the caller uses one, another thread makes the next."""
     with ThreadPoolExecutor(1, thread_name_prefix="grace-read-ads") as ahead:
         future = ahead.submit(next, items, None)
         while (item := future.result()) is not None:

@@ -220,7 +220,7 @@ class RuleReader:
         for column in of_clauses[:limiting]:
             spoken |= False if column is None else column.valid == 1
         for clause in np.flatnonzero(~spoken).tolist():
-            reason = "has no rule, so every user would pass; drop the clause"
+            reason = "has no rule about users, so every user would pass; drop the clause"
             clauses.refuse(clause, CLAUSES, None, reason)
         counts = np.diff(offsets)
         row_offsets = np.append(0, np.cumsum(np.maximum(counts, 1)))

@@ -19,9 +19,9 @@ Int32 = npt.NDArray[np.int32]
 
 
 class ValueCoder:
-    """Gives texts the codes of `codes`, which it asks once for each text.
+    """Gives texts their codes. It asks `codes` once for each distinct text.
 
-    A native table numbers the texts: to look up each one in a dictionary of Python takes longer.
+    A native table numbers the texts, because a Python dictionary takes longer to look up each one.
     """
 
     def __init__(self, codes: Codes) -> None:

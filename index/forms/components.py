@@ -75,7 +75,7 @@ def explain(ruled: Ruled, rule: int, request: RetrieveRequest) -> tuple[Reason, 
 
 
 def unknown_values(ruled: Ruled, request: RetrieveRequest) -> str:
-    """Return the values in filters that no ad has, in words: category=gamblign, domain=x."""
+    """Return the filter values that no ad has, in words: category=gamblign, domain=x."""
     known = dict(zip(ruled.schema.valued_names, ruled.set_values, strict=True))
     found = [
         f"{each.name}={value}"

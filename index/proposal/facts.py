@@ -26,7 +26,7 @@ MOST_VALUES = 1 << 16
 BATCH_ROWS = 1 << 16
 _TEXT = pa.large_string()
 _TIME = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?$"
-_LEAST_TIMES = 0.9  # the share of times in a column of times
+_LEAST_TIMES = 0.9  # a column of times has a larger share of them
 _SEPARATORS = ("|", ";", ",")
 
 

@@ -85,7 +85,7 @@ def _ending(address: str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return the message without Arrow's lines about its sources. It counts a CSV's header."""
+    """Return the message without Arrow's sources. Arrow counts a CSV's header as a row."""
     line = (str(error).splitlines() or [type(error).__name__])[0]
     return re.sub(r"Row #(\d+)", lambda row: f"row {int(row[1]) - 1}", line)
 

@@ -10,7 +10,7 @@ import pyarrow.csv as csv
 
 from grace.configs.errors import InputError
 
-_READING = csv.ReadOptions(block_size=1 << 22, use_threads=False)  # not slower, and counts rows
+_READING = csv.ReadOptions(block_size=1 << 22, use_threads=False)  # so Arrow counts rows
 _PARSING = csv.ParseOptions(newlines_in_values=True)
 _BOM = b"\xef\xbb\xbf"
 _QUOTE, _LINE_END = b'"\n'

@@ -54,7 +54,7 @@ class DataIds:
             fault = "not in its id map; name an id of a table that was built"
             if level not in self._maps:
                 mapped = ", ".join(sorted(self._maps)) or "nothing"
-                fault = f"not 0 to 2^63 - 1; tables.yaml maps {mapped}: correct {level!r} or map it"
+                fault = f"ids are 0 to 2^63 - 1; tables.yaml maps {mapped}; check {level!r}"
             raise InputError(f"{level} {brief(text)!r}: {fault}")
         return number
 

@@ -211,8 +211,8 @@ class Rows:
         """Return numbers, and which rows have one."""
         numbers, valid = self._numbers(name)
         self._refuse(name, ~np.isfinite(numbers), "must be a finite number")
-        column = self.given(name)
-        for row in np.flatnonzero(valid & (np.abs(numbers) >= _EXACT)).tolist():
+        column, size = self.given(name), np.abs(numbers)
+        for row in np.flatnonzero(valid & (size >= _EXACT) & (size < np.inf)).tolist():
             text = str(column[row].as_py()).strip()
             whole, _, rest = text.partition(".")
             is_integer = whole.lstrip("+-").isdecimal() and not rest.strip("0")

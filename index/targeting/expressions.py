@@ -212,7 +212,7 @@ class _Reader:
         high = inf if last.key in (",", "]") else self._number()
         if low > high:
             a, b = first.text, last.text
-            wanted = f"{b}..{a}, or {a}.., ..{b} to go on from the lowest value"
+            wanted = f"{b}..{a}, or {a}.., ..{b} to wrap around"
             raise ExpressionError(first.position, f"expected {wanted}, found {a}..{b}")
         return Item(first.position, None, (low, high))
 

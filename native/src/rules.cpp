@@ -103,8 +103,8 @@ class RuleTable {
   Interner<int32_t> alternatives;
 
  private:
-  // What each thread found in its rows: new rules are added in row order afterwards. The next batch
-  // has the same memory.
+  // What each thread found in its rows. New rules are added in row order afterwards. The next batch
+  // reuses the memory.
   std::vector<Encoded> encoded;
 
   void encode_run(Range run, const GraceListColumn* columns, int32_t* rule_of, int32_t* faults,

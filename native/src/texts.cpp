@@ -8,7 +8,7 @@
 
 namespace grace {
 
-// The texts of a set, an attribute or a property that a build has read, and an id of each.
+// The texts of a set, an attribute or a property that a build has read, each with an id.
 using Values = Interner<char>;
 
 GRACE_API int32_t grace_values_new(Values** values) {

@@ -195,7 +195,7 @@ class _Explained:
             # Perhaps an update of better ads came between two matches, which is rare.
             raise RuntimeError("matching left out an ad that passes every test")
         if self._unknown:
-            reply.text += f"; no ad has these values of filters: {self._unknown}"
+            reply.text += f"; no ad has these filter values: {self._unknown}"
 
     def _lost(self, step: TracedStep) -> str:
         prefix = " ".join(str(each.token) for each in self._reply.steps)

@@ -281,7 +281,7 @@ FAULTS = [
     ("age in [1e999]", 8, "a finite number"),
     ("age < nan", 6, "a finite number"),
     ("age in [..]", 10, "a finite number"),
-    ("hour in [5, 22..2]", 12, "expected 2..22, or 22.., ..2 to go on from the lowest value"),
+    ("hour in [5, 22..2]", 12, "expected 2..22, or 22.., ..2 to wrap around"),
     ("(age = 1", 8, "expected 'and', 'or' or ')', found the end"),
     ("age = 1 age = 2", 8, "expected 'and', 'or' or the end, found 'age'"),
     (DEEP, 100, "at most 100 open '('"),

@@ -267,6 +267,7 @@ NO_CLAUSE = {"clauses": [{"country": ["US"], "age_min": 1}]}
         ({"clauses": [{"country_exclude": [], "category": ["a"]}]}, "clauses: has no rule"),
         ({"age_min": 2**53 + 1}, r"age_min '9007199254740993': is beyond 2\^53"),
         ({"age_max": "9007199254740993.0"}, r"age_max '9007199254740993.0': is beyond 2\^53"),
+        ({"age_min": "9" * 309}, r"age_min '9+\.\.\.: must be a finite number"),
         ({"income_min": 1, "income_max": 0}, "income_max '1..0': the range is empty"),
         ({"rule": "age > 9007199254740994"}, r"no integer beyond 2\^53"),
         ({"clauses": [{"country": ["XX"]}]}, "clauses.country 'XX': is not among the values"),

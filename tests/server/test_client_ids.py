@@ -94,7 +94,7 @@ def test_ads_entities_and_histories_take_the_ids_of_the_tables(
         (
             {"exclude": {"campaign": ["x"]}},
             True,
-            r"exclude\.campaign\.ids\[0\]: campaign 'x': not 0 to .* tables\.yaml",
+            r"exclude\.campaign\.ids\[0\]: campaign 'x': ids are 0 to .* tables\.yaml",
         ),
         (
             {"sequences": {"clicks": Events(["x", "y"], [1])}},

@@ -134,6 +134,7 @@ def test_values_of_numpy_are_as_good_as_python_s() -> None:
         ({"at": np.datetime64("2026-09-21", "ns")}, r"at: 1789948800000000000 is not between "),
         ({"at": datetime(1969, 9, 21, tzinfo=UTC)}, r"at: -8812800000 is not between 1990 and "),
         ({"user": {"age": 2**53 + 1}}, r"user\.age\.number: 9007199254740993 is beyond 2\^53, "),
+        ({"filters": {"category": {"anyOf": ()}}}, r"filters\.category\.any_of: is empty; name "),
         ({"filters": {"category": {"any_of": ()}}}, r"filters\.category\.any_of: is empty; name "),
         (
             {"user": {"age": 10**400}},

@@ -100,7 +100,7 @@ def test_retrieve_and_explain_exclude_advertisers_by_their_own_ids(
     ("arguments", "fault"),
     [
         (("stop", "ad", "CJ-1", "DATA"), "not in its id map; name an id of a table that was built"),
-        (("stop", "campaign", "x", "DATA"), "1; tables.yaml maps ad, advertiser: correct 'ca"),
+        (("stop", "campaign", "x", "DATA"), "1; tables.yaml maps ad, advertiser; check 'ca"),
         (("stop", "ad", "007"), "ad '007': ids are 0 to 2^63 - 1; give --data FOLDER if its id"),
         (
             ("resume", "advertizer", "3"),

@@ -83,5 +83,5 @@ def test_explain_names_vain_values(serving_files: ServingFiles, tmp_path: Path) 
     call = {"filters": {"category": {"none_of": ["gambling", "gamblign"]}}}
     batch = request_batch(pair, [call], bucket=1)
     explained = explain_ad(3, batch, STAGES, lambda levels: {}, lambda: None)
-    assert explained.text.endswith("; no ad has these values of filters: category=gamblign")
+    assert explained.text.endswith("; no ad has these filter values: category=gamblign")
     assert [(rule.name, rule.allows) for rule in explained.rules] == [("category", "has no value")]

@@ -115,6 +115,7 @@ def test_entities_are_excluded_and_limited_by_options(address: str, requests: Pa
         (("--at-most", "advertiser=-1"), 2, "--at-most advertiser=-1: write NAME=N, such as adv"),
         (("--exclude", "shop=3"), 2, "INVALID_ARGUMENT (invalid_field): shop: no such name, and"),
         (("--filter", "category.no=x"), 2, "filters.category: unknown key 'no'; known: any_of, "),
+        (("--filter", "category.none_of="), 2, "--filter category.none_of=: write NAME=VALUES, "),
         (("--at", "2026-11-27"), 2, "--at 2026-11-27: write 2026-11-27T09:00:00Z, or millis"),
         (("--profile", "huge"), 2, "INVALID_ARGUMENT (invalid_field): profile: 'huge' is not a"),
         (("--timeout", "0.001"), 1, "DEADLINE_EXCEEDED"),
@@ -132,11 +133,13 @@ def test_a_mistake_is_one_line(
     assert complaint("retrieve", "--address", address, *options, code=code).startswith(error)
 
 
-def test_options_give_the_request_of_the_page(repository: Path) -> None:
+def test_options_give_the_request_of_the_page(repository: Path, tmp_path: Path) -> None:
+    (empty := tmp_path / "request.json").write_text('{"strict": null}')
     rules = json.loads(the_file(repository / "docs" / "api.md", "rules.json"))
-    filters = ["category=travel,food", "domain.none_of=casino.example", "domain.unknown=BLOCKED"]
+    filters = ["category=travel", "category.any_of=food"]
+    filters += ["domain.none_of=casino.example", "domain.unknown=BLOCKED"]
     for at, lax in ((rules["at"], True), ("2026-09-21T16:13:20+02:00", False)):
-        given = GivenRequest(None, ["age:=34"], None, None, filters, at, -420, no_strict=lax)
+        given = GivenRequest(str(empty), ["age:=34"], None, None, filters, at, -420, no_strict=lax)
         assert given.message() == request_of_json({**rules, "strict": not lax})
 
 
