@@ -56,6 +56,10 @@ def _command(**defaults: float) -> Callable[[Callable[..., None]], Callable[...,
     return lambda command: app.command()(as_options(command, **defaults))
 
 
+def _version_or(default: str) -> Argument:
+    return Argument(f"Version to serve; 0: {default}.", least=0, most=2**64 - 1)
+
+
 @app.callback()
 def admin() -> None:
     """Show what a running server does, change what it serves, and stop ads.
@@ -78,10 +82,7 @@ def status(call: Call) -> None:
 @_command(timeout=LONG)
 def load(
     call: Call,
-    version: Annotated[
-        int,
-        Argument("Version to serve; 0: the one that CURRENT names.", least=0, most=2**64 - 1),
-    ] = 0,
+    version: Annotated[int, _version_or("the one that CURRENT names")] = 0,
     checkpoint: Annotated[
         str, "Absolute path of a checkpoint's folder on the server's machine."
     ] = "",
@@ -103,10 +104,7 @@ def load(
 @_command(timeout=LONG)
 def rollback(
     call: Call,
-    version: Annotated[
-        int,
-        Argument("Version to serve; 0: the newest below the served one.", least=0, most=2**64 - 1),
-    ] = 0,
+    version: Annotated[int, _version_or("the newest below the served one")] = 0,
 ) -> None:
     """Serve an older snapshot, and pin it until a newer one is published.
 

@@ -290,13 +290,12 @@ class _Columns:
                     "ads.ignore, or of targeting.yaml"
                 )
         named = {*theirs.values(), *self.left_out, *source.ignore}
-        rules = map(
-            source.theirs, (*schema.rule_columns, CLAUSES, EXPRESSION, *self.expected.entities)
-        )
+        ours = (*schema.rule_columns, CLAUSES, EXPRESSION)
+        rules = map(source.theirs, (*ours, *self.expected.entities))
         alike = {name.strip().casefold(): name for name in rules if name not in present}
         for field in self.table.schema:
             name, their = field.name, source.theirs(field.name)
-            is_ours = name in (*schema.rule_columns, CLAUSES, EXPRESSION, *schema.entities)
+            is_ours = name in (*ours, *schema.entities)
             if is_ours and their != name and name not in theirs.values():
                 raise self._error(
                     f"column {name!r} would not be read, since ads.columns.{name} names "

@@ -234,8 +234,7 @@ def _joined(
         raise ValueError(f"expected {count} lists of ids, got {len(lists)}")
     arrays = [np.array(ids, ndmin=1) for ids in lists]
     arrays = [ids.astype(np.int64, casting="safe") if len(ids) else _NO_IDS for ids in arrays]
-    offsets = np.zeros(count + 1, np.int64)
-    np.cumsum([len(ids) for ids in arrays], out=offsets[1:])
+    offsets = np.cumsum([0, *map(len, arrays)], dtype=np.int64)
     return offsets, np.concatenate([_NO_IDS, *arrays])
 
 

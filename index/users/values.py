@@ -24,8 +24,7 @@ class InternedValues:
     @staticmethod
     def of(values: Iterable[str]) -> "InternedValues":
         encoded = sorted(value.encode() for value in values)
-        offsets = np.zeros(len(encoded) + 1, np.int64)
-        np.cumsum([len(value) for value in encoded], out=offsets[1:])
+        offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
         return InternedValues(offsets, np.frombuffer(b"".join(encoded), np.uint8))
 
     def __len__(self) -> int:
