@@ -21,7 +21,7 @@ from grace.configs.marked_text import rewrite
 
 RESULTS = Path(__file__).parent / "results"
 BUILD, OVERLOAD = RESULTS / "cpu-2core" / "build.json", RESULTS / "cpu-2core" / "overload.json"
-BLOCKED = RESULTS / "cpu-2core" / "passrate.json"
+BLOCKED = RESULTS / "cpu-2core" / "passrate_30m.json"
 PASSRATE = RESULTS / "h200" / "passrate.json"
 FLEET = RESULTS / "h200" / "fleet.json"
 """The results that the documents show."""
