@@ -44,9 +44,15 @@ class GivenRequest:
     ] = None
     filters: Annotated[
         list[str] | None,
-        Option("Ads to return: category=food, tag.none_of=sale.", "NAME=VALUES", name="--filter"),
+        Option(
+            "Only such ads: category=food,tv or tag.none_of=sale; repeatable.",
+            "NAME=VALUES",
+            name="--filter",
+        ),
     ] = None
-    at: Annotated[str | None, Option("Test flights and clocks at this time.", "TIME")] = None
+    at: Annotated[
+        str | None, Option("Test flights and clocks at this time: 2026-11-27T09:00:00Z.", "TIME")
+    ] = None
     utc_offset_minutes: Annotated[
         int | None, Option("Minutes that the user's time is ahead of UTC.", least=-840, most=840)
     ] = None
