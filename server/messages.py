@@ -21,8 +21,8 @@ from grace.configs.generation import BeamProfile
 from grace.index.matching.exact import MatchCounts
 from grace.index.users.user_rows import UserRows
 from grace.kernels import UserTensors
-from grace.model.definition.inputs import FeatureTensors
 from grace.model.engine.device_copy import Staging
+from grace.model.engine.feature_stage import Features
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError
 
@@ -160,14 +160,14 @@ class InputBatch:
     at: int  # milliseconds since 1970; the time of requests that send none
     user_rows: UserRows  # [bucket], in the CPU's memory, for exact matching
     users: UserTensors  # [bucket], on the device
-    features: Callable[[], FeatureTensors]  # [bucket], computes them on the device
+    features: Callable[[], Features]  # [bucket], computes them on the device
     staged: tuple[Staging, ...] = ()  # what holds the memory of these three
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureBatch:
     input: InputBatch
-    features: FeatureTensors  # [bucket]
+    features: Features  # [bucket]
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,12 +39,15 @@ class SingleInputs:
     categorical  int32 [B, inputs]       rows of the table
     bag_offsets  int32 [B * bags + 1]
     bag_rows     int32 [n]               rows of the table; those after the last offset mean nothing
+    at           int64 [4]               their addresses, if a recorded launch is to find each
+                                         batch's in turn: then these tensors only give the shapes
     """
 
     numbers: Tensor
     categorical: Tensor
     bag_offsets: Tensor
     bag_rows: Tensor
+    at: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +57,11 @@ class FeatureOps:
     Each returns a function that the caller may call any number of times. It computes from what the
     arguments' memory holds at that moment. Its results may share memory, and it may hold only
     addresses, so the caller keeps the arguments.
+
+    `sum_events` may also get the address of `events`, int64 [1], as `SingleInputs.at` says.
     """
 
-    sum_events: Callable[[Tensor, Tensor, Sequence[int]], Callable[[], Sequences]]
+    sum_events: Callable[..., Callable[[], Sequences]]
     join_inputs: Callable[[SingleTables, SingleInputs], Callable[[], Tensor]]
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from grace.kernels.checks import address, current_stream, fields, number_kind
+from grace.kernels.decode.users import on_device
 from grace.kernels.features.feature_ops import (
     Sequences,
     SingleInputs,
@@ -26,20 +27,21 @@ class _SingleInputs(ctypes.Structure):
 
     _fields_ = (
         *fields(c_void_p, "dense_weight dense_bias categorical_table bag_table"),
-        *fields(c_void_p, "numbers categorical bag_rows bag_offsets joined"),
+        *fields(c_void_p, "lookups joined"),
         *fields(c_int64, "requests width num_numbers num_dense num_categorical num_bags kind"),
     )
 
 
 _join_inputs = declare_cuda("grace_cuda_join_inputs", c_void_p, c_int64, c_void_p)
-_A_TABLE = (c_void_p, c_int64, c_int64)  # address and two sizes
 _sum_events = declare_cuda(
-    "grace_cuda_sum_events", c_void_p, c_int64, *_A_TABLE, *_A_TABLE, c_int64, *[c_void_p] * 3
+    "grace_cuda_sum_events",
+    *(c_void_p, c_void_p, c_int64, c_void_p, *[c_int64] * 5),
+    *[c_void_p] * 3,
 )
 
 
 def sum_events_cuda(
-    table: Tensor, events: Tensor, lengths: Sequence[int]
+    table: Tensor, events: Tensor, lengths: Sequence[int], at: Tensor | None = None
 ) -> Callable[[], Sequences]:
     """Prepare what `sum_events_reference` does, for up to 64 sequences."""
     check_sum_events(table, events, lengths)
@@ -47,12 +49,13 @@ def sum_events_cuda(
     device, dtype = table.device, table.dtype
     states = torch.empty(batch * places * d, dtype=dtype, device=device)
     mask = torch.empty(batch * places, dtype=torch.bool, device=device)
+    found = addresses_of(events) if at is None else at
+    address("address of events", found, device, torch.int64)
     given = (
         number_kind("table", dtype),
         address("table", table, device, dtype),
         rows - 1,
         d,
-        address("events", events, device, torch.int32),
         batch,
         ids,
         len(lengths),
@@ -67,7 +70,7 @@ def sum_events_cuda(
 
     def run() -> Sequences:
         if states.numel():
-            _sum_events(current_stream(device), *given)
+            _sum_events(current_stream(device), found.data_ptr(), *given)
         return sums
 
     return run
@@ -79,15 +82,13 @@ def join_inputs_cuda(tables: SingleTables, inputs: SingleInputs) -> Callable[[],
     width, categorical = tables.categorical.shape[1], inputs.categorical.shape[1]
     dense = len(tables.dense_bias) // width
     joined = torch.empty((requests, num_inputs * width), dtype=dtype, device=device)
+    own = inputs.numbers, inputs.categorical, inputs.bag_offsets, inputs.bag_rows
+    at = addresses_of(*own) if inputs.at is None else inputs.at
     given = _SingleInputs(
         dense_weight=address("dense_weight", tables.dense_weight, device, dtype),
         dense_bias=address("dense_bias", tables.dense_bias, device, dtype),
         categorical_table=address("tables.categorical", tables.categorical, device, dtype),
         bag_table=address("bags", tables.bags, device, dtype),
-        numbers=address("numbers", inputs.numbers, device, torch.float32),
-        categorical=address("categorical", inputs.categorical, device, torch.int32),
-        bag_rows=address("bag_rows", inputs.bag_rows, device, torch.int32),
-        bag_offsets=address("bag_offsets", inputs.bag_offsets, device, torch.int32),
         joined=joined.data_ptr(),
         requests=requests,
         width=width,
@@ -100,7 +101,17 @@ def join_inputs_cuda(tables: SingleTables, inputs: SingleInputs) -> Callable[[],
 
     def run() -> Tensor:
         if joined.numel():
+            given.lookups = address("addresses of inputs", at, device, torch.int64)
             _join_inputs(current_stream(device), ctypes.sizeof(given), ctypes.byref(given))
         return joined
 
     return run
+
+
+def addresses_of(*tensors: Tensor) -> Tensor:
+    """Return where the tensors of a batch are, on their device.   int64 [tensors]"""
+    for tensor in tensors:
+        kind = torch.float32 if tensor.is_floating_point() else torch.int32
+        address("a tensor of inputs", tensor, tensors[0].device, kind)
+    found = torch.tensor([each.data_ptr() for each in tensors])
+    return on_device(found, tensors[0].device)

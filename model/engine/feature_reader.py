@@ -69,6 +69,9 @@ class FeatureLookups:
     bag_rows: Tensor
     events: Tensor
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.dense, self.categorical, self.bag_offsets, self.bag_rows, self.events
+
 
 @dataclass(frozen=True, slots=True)
 class EventRows:

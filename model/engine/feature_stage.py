@@ -3,10 +3,12 @@
 A CPU runs the definition, `grace.model.definition.features`. A GPU computes the same in three
 launches, from the row numbers of `feature_reader`: one look-up reads all inputs that are not
 sequences, one product makes their tokens, and another look-up reads all sequences. Sums and means
-are accumulated in float32 and rounded once.
+are accumulated in float32 and rounded once. A graph of generation begins with these launches: then
+this stage only says where a batch's row numbers are.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -15,6 +17,7 @@ from torch import Tensor
 
 from grace.kernels import load_feature_ops
 from grace.kernels.features.feature_ops import FeatureOps, SingleInputs, SingleTables
+from grace.kernels.features.feature_ops_cuda import addresses_of
 from grace.kernels.row_stable import linear
 from grace.model.definition.features import (
     BagTable,
@@ -24,7 +27,7 @@ from grace.model.definition.features import (
     SequenceTable,
     T5Features,
 )
-from grace.model.definition.inputs import FeatureTensors, SequenceTensors
+from grace.model.definition.inputs import FeatureTensors, SequenceTensors, map_tensors
 from grace.model.definition.model import Model
 from grace.model.engine.device_copy import Staging
 from grace.model.engine.feature_reader import (
@@ -36,7 +39,27 @@ from grace.model.engine.feature_reader import (
     squash,
 )
 
-BatchFeatures: TypeAlias = tuple[ReadFeatures, Callable[[], FeatureTensors]]
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedLookups:
+    """A batch on a GPU, whose features a graph of generation computes.
+
+    at       int64 [5]   the addresses of its row numbers; a graph reads those of each batch in turn
+    compute  makes the features of the batch to which `at` points
+    """
+
+    stage: "FastStage"
+    lookups: FeatureLookups
+    at: Tensor
+    compute: Callable[[], FeatureTensors]
+
+    @property
+    def batch(self) -> int:
+        return len(self.lookups.events)
+
+
+Features: TypeAlias = FeatureTensors | PlacedLookups
+BatchFeatures: TypeAlias = tuple[ReadFeatures, Callable[[], Features]]
 """A batch as it was read, and a function that makes its features. That runs on the device's current
 stream, in memory of the batch's staging."""
 
@@ -65,9 +88,19 @@ class FastStage:
     """
 
     @torch.inference_mode()
-    def __init__(self, model: Model, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        model: Model,
+        dtype: torch.dtype,
+        *,
+        in_graph: bool = False,
+        ops: FeatureOps | None = None,
+    ) -> None:
+        """in_graph  graphs of generation compute the features: what this returns is for them"""
+        self._in_graph = in_graph
+        self._device = model.decoder.start.device
         self._reader = FeatureReader(model.spec)
-        self._ops = load_feature_ops(model.decoder.start.device)
+        self._ops = ops or load_feature_ops(self._device)
         features = model.features
         self._single: _SingleInputs | None = None
         if isinstance(features, T5Features):
@@ -86,14 +119,35 @@ class FastStage:
         staging.send()
         return read, staging.once(self._prepared)
 
-    def _prepared(self, tensors: Sequence[Tensor]) -> Callable[[], FeatureTensors]:
+    def _prepared(self, tensors: Sequence[Tensor]) -> Callable[[], Features]:
         """Return a function for the features of every batch that these tensors will hold.
 
         Checks and allocations for each batch would take four times as long as launching kernels.
         """
+        if not self._in_graph:
+            return self._computed(FeatureLookups(*tensors))
         lookups = FeatureLookups(*tensors)
-        tokens = None if self._single is None else self._single.prepared(lookups)
-        sums = self._ops.sum_events(self._events, lookups.events, self._lengths)
+        at = addresses_of(*tensors)
+
+        def compute() -> FeatureTensors:
+            return self._computed(lookups, at)()
+
+        placed = PlacedLookups(self, lookups, at, compute)
+        return lambda: placed
+
+    def recorded(self, batch: int) -> PlacedLookups:
+        """Return an empty batch for graphs to begin with: they record its `compute`."""
+        empty = self._reader.read([], batch).inputs
+        lookups = map_tensors(empty, lambda tensor: tensor.to(self._device))
+        at = addresses_of(*lookups.tensors())
+        return PlacedLookups(self, lookups, at, self._computed(lookups, at))
+
+    def _computed(
+        self, lookups: FeatureLookups, at: Tensor | None = None
+    ) -> Callable[[], FeatureTensors]:
+        tokens = None if self._single is None else self._single.prepared(lookups, at)
+        found = () if at is None else (at[4:],)
+        sums = self._ops.sum_events(self._events, lookups.events, self._lengths, *found)
 
         def compute() -> FeatureTensors:
             sequences = tuple(SequenceTensors(*each) for each in sums())
@@ -105,11 +159,11 @@ class FastStage:
 FeatureStage: TypeAlias = PlainStage | FastStage
 
 
-def feature_stage_for(model: Model, dtype: torch.dtype) -> FeatureStage:
+def feature_stage_for(model: Model, dtype: torch.dtype, *, in_graph: bool = False) -> FeatureStage:
     """Return the fastest stage for the model's device."""
     if model.decoder.start.device.type == "cpu":
         return PlainStage(model)
-    return FastStage(model, dtype)
+    return FastStage(model, dtype, in_graph=in_graph)
 
 
 class _SingleInputs:
@@ -138,15 +192,14 @@ class _SingleInputs:
             bags=_together([no_rows, *bags], dtype),
         )
 
-    def prepared(self, lookups: FeatureLookups) -> Callable[[], Tensor]:
+    def prepared(self, lookups: FeatureLookups, at: Tensor | None = None) -> Callable[[], Tensor]:
         """-> [B, tokens, d]"""
         tokens, project = self._tokens.expand(len(lookups.events), -1, -1), self._project
         if project is None:
             return lambda: tokens
         bias, shape = self._tokens.flatten(), tokens.shape
-        inputs = SingleInputs(
-            lookups.dense, lookups.categorical, lookups.bag_offsets, lookups.bag_rows
-        )
+        own = lookups.dense, lookups.categorical, lookups.bag_offsets, lookups.bag_rows
+        inputs = SingleInputs(*own, None if at is None else at[:4])
         joined = self._ops.join_inputs(self._tables, inputs)
         return lambda: linear(joined(), project, bias).view(shape)
 

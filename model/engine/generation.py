@@ -37,6 +37,7 @@ from grace.model.engine.decode_loop import fast_search
 from grace.model.engine.decode_weights import PRECISIONS, FastWeights, Precision
 from grace.model.engine.fast_encoder import fast_encoder
 from grace.model.engine.feature_reader import read_inputs
+from grace.model.engine.feature_stage import FastStage, Features, PlacedLookups
 from grace.model.engine.prefix_memo import PrefixMemo
 from grace.model.engine.rounded_weights import weights_in
 from grace.model.engine.search_trace import SearchTrace
@@ -64,7 +65,7 @@ class Generation(Protocol):
 
     def generate(
         self,
-        features: FeatureTensors,
+        features: Features,
         users: UserTensors,
         index: DecodeIndex,
         profile: BeamProfile,
@@ -79,13 +80,20 @@ class Generation(Protocol):
 
 
 def generation_for(
-    model: Model, ops: Ops, settings: EngineSettings, config: GenerationConfig
+    model: Model,
+    ops: Ops,
+    settings: EngineSettings,
+    config: GenerationConfig,
+    stage: FastStage | None = None,
 ) -> Generation:
-    """Return the fastest generation for the model's device. On a GPU, record all its graphs."""
+    """Return the fastest generation for the model's device. On a GPU, record all its graphs.
+
+    stage  computes the features within the graphs; None: they are given
+    """
     device = model.decoder.start.device
     if device.type == "cuda":
         fast = FastGeneration(model, ops, settings)
-        return GraphGeneration(model, fast, config.batch_buckets, config.profiles.values())
+        return GraphGeneration(model, fast, config.batch_buckets, config.profiles.values(), stage)
     precision = settings.precision
     if precision != "fp32":
         raise ConfigError(f"precision: {precision} needs a GPU; on device {device} use fp32")
@@ -104,13 +112,13 @@ class PlainGeneration:
     @torch.inference_mode()
     def generate(
         self,
-        features: FeatureTensors,
+        features: Features,
         users: UserTensors,
         index: DecodeIndex,
         profile: BeamProfile,
         trace: SearchTrace | None = None,
     ) -> Generated:
-        context = self._model.encoder(features)
+        context = self._model.encoder(at_once(features))
         ops = self._ops if trace is None else trace.of(self._ops)
         found = beam_search(self._model.decoder, context, users, index, profile, ops)
         return map_tensors(found, torch.Tensor.cpu)
@@ -135,17 +143,17 @@ class FastGeneration:
         self._encoder = fast_encoder(model, dtype, load_encoder_ops(self.device))
 
     @torch.inference_mode()
-    def search(self, features: FeatureTensors, slot: AdmissionSlot, profile: BeamProfile) -> Tensor:
+    def search(self, features: Features, slot: AdmissionSlot, profile: BeamProfile) -> Tensor:
         """Search for the slot's users and snapshot; `features` are in this object's precision.
 
         Return `Generated.packed` on the device.
         """
-        return self._search(features, slot, profile, self.ops).packed()
+        return self._search(at_once(features), slot, profile, self.ops).packed()
 
     @torch.inference_mode()
     def generate(
         self,
-        features: FeatureTensors,
+        features: Features,
         users: UserTensors,
         index: DecodeIndex,
         profile: BeamProfile,
@@ -155,7 +163,7 @@ class FastGeneration:
         slot = admission_slot(self.ops)
         slot.point_at(users, index)
         ops = self.ops if trace is None else trace.of(self.ops)
-        found = self._search(features.to(self.dtype), slot, profile, ops)
+        found = self._search(at_once(features).to(self.dtype), slot, profile, ops)
         return map_tensors(found, torch.Tensor.cpu)
 
     def _search(
@@ -169,11 +177,12 @@ class FastGeneration:
 class GraphGeneration:
     """One CUDA graph of `FastGeneration.search` per batch bucket and beam profile.
 
-    Before a replay, a batch's features are copied to the graph's inputs and the admission slot
-    points at its users and snapshot; after it, one copy brings the result to the CPU's memory. So
-    no graph holds an address of a snapshot. All graphs share memory, slot and inputs: one batch
-    runs at a time. Batches of any thread and stream wait for each other on the GPU. A generation
-    shares nothing with others, so a new checkpoint or snapshot warms up while others serve.
+    Before a replay, a batch's features are copied to the graph's inputs, or with a `stage` only the
+    addresses of its row numbers, and the admission slot points at its users and snapshot; after it,
+    one copy brings the result to the CPU's memory. So no graph holds an address of a snapshot. All
+    graphs share memory, slot and inputs: one batch runs at a time. Batches of any thread and stream
+    wait for each other on the GPU. A generation shares nothing with others, so a new checkpoint or
+    snapshot warms up while others serve.
     """
 
     def __init__(
@@ -182,6 +191,7 @@ class GraphGeneration:
         fast: FastGeneration,
         buckets: Collection[int],
         profiles: Iterable[BeamProfile],
+        stage: FastStage | None = None,
     ) -> None:
         """Record all graphs, which takes seconds. Other threads may use the GPU meanwhile."""
         self._fast = fast
@@ -190,26 +200,27 @@ class GraphGeneration:
         self._memory = GraphMemory(fast.device)
         self._lock = Lock()
         self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._inputs: dict[int, FeatureTensors] = {}
+        self._inputs: dict[int, Features] = {}
         self._calls: dict[tuple[int, BeamProfile], GraphedCall[Tensor]] = {}
         index = one_sid_index(fast.vocab_sizes, fast.device)
         widest_first = sorted(set(profiles), key=lambda profile: -sum(profile.beams))
         for profile in widest_first:
             require_together(fast.vocab_sizes, index, profile)
         for bucket in sorted(set(buckets), reverse=True):
-            features = empty_features(model, bucket, fast.dtype)
-            self._inputs[bucket] = features
+            inputs = self._inputs[bucket] = (
+                stage.recorded(bucket) if stage else empty_features(model, bucket, fast.dtype)
+            )
             bitmask = torch.zeros((bucket, 1), dtype=torch.int64, device=fast.device)
             self._slot.point_at(UserTensors.asking(bitmask), index)
             for profile in widest_first:
-                search = partial(fast.search, features, self._slot, profile)
+                search = partial(fast.search, inputs, self._slot, profile)
                 self._calls[bucket, profile] = GraphedCall(search, self._memory)
         self._done.record(torch.cuda.current_stream(fast.device))
 
     @torch.inference_mode()
     def generate(
         self,
-        features: FeatureTensors,
+        features: Features,
         users: UserTensors,
         index: DecodeIndex,
         profile: BeamProfile,
@@ -228,9 +239,21 @@ class GraphGeneration:
             )
         with self._turn():
             self._slot.point_at(users, index)
-            copy_features(features, self._inputs[bucket])
+            self._place(features, bucket)
             call.replay()
             return Generated.unpacked(started_copy(call.result), bucket)
+
+    def _place(self, features: Features, bucket: int) -> None:
+        """Let the graphs of this bucket read a batch's features."""
+        inputs = self._inputs[bucket]
+        if isinstance(inputs, FeatureTensors):
+            copy_features(at_once(features), inputs)
+            return
+        if not isinstance(features, PlacedLookups) or features.stage is not inputs.stage:
+            raise ValueError("features must be those of the model that generation was made for")
+        if features.batch != bucket:
+            raise ValueError(f"features must be of {bucket} requests, got {features.batch}")
+        inputs.at.copy_(features.at, non_blocking=True)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -242,6 +265,10 @@ class GraphGeneration:
                 yield
             finally:
                 self._done.record(stream)
+
+
+def at_once(features: Features) -> FeatureTensors:
+    return features.compute() if isinstance(features, PlacedLookups) else features
 
 
 def empty_features(model: Model, batch: int, dtype: torch.dtype) -> FeatureTensors:

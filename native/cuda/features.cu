@@ -2,7 +2,8 @@
 // inputs that are not sequences, one for all events.
 //
 // What makes it quick: a thread reads its rows' numbers first and then all the rows at once, so it
-// waits for memory twice. Events are read 16 bytes at a time.
+// waits for memory twice. Events are read 16 bytes at a time. Where a batch's rows are is in device
+// memory, so a recorded launch finds each batch's.
 #include "launch.cuh"
 #include "numbers.cuh"
 
@@ -17,17 +18,21 @@ constexpr int kAtOnce = 8;      // rows that a thread has in flight
 constexpr int kWideLoad = 16;   // bytes
 constexpr int kMostSequences = 64;
 
+struct Lookups {
+  const float* numbers;        // [requests, numbers]
+  const int32_t* categorical;  // [requests, categorical]
+  const int32_t* bag_offsets;  // [requests * bags + 1]
+  const int32_t* bag_rows;
+};
+
 // Requests with inputs of each kind; feature_ops_cuda.py has the same layout.
 struct SingleInputs {
   const void* dense_weight;  // [dense * width, numbers]
   const void* dense_bias;    // [dense * width]
   const void* categorical_table;
   const void* bag_table;
-  const float* numbers;        // [requests, numbers]
-  const int32_t* categorical;  // [requests, categorical]
-  const int32_t* bag_rows;
-  const int32_t* bag_offsets;  // [requests * bags + 1]
-  void* joined;                // [requests, dense + categorical + bags, width]
+  const Lookups* lookups;
+  void* joined;  // [requests, dense + categorical + bags, width]
   int64_t requests;
   int64_t width;
   int64_t num_numbers;
@@ -38,7 +43,7 @@ struct SingleInputs {
 };
 
 struct Events {
-  const int32_t* rows;  // [requests, places, ids]
+  const int32_t* const* rows;  // -> [requests, places, ids]
   int64_t requests;
   int64_t places;
   int64_t ids;
@@ -50,7 +55,7 @@ struct Events {
 template <typename Number>
 __device__ float dense_value(const SingleInputs& from, int64_t request, int64_t column) {
   const Number* weight = static_cast<const Number*>(from.dense_weight) + column * from.num_numbers;
-  const float* numbers = from.numbers + request * from.num_numbers;
+  const float* numbers = from.lookups->numbers + request * from.num_numbers;
   float total = 0.0f;
 #pragma unroll 8
   for (int64_t i = 0; i < from.num_numbers; ++i) total += numbers[i] * as_float(weight[i]);
@@ -60,13 +65,14 @@ __device__ float dense_value(const SingleInputs& from, int64_t request, int64_t 
 template <typename Number>
 __device__ float bag_mean(const SingleInputs& from, int64_t bag, int64_t column) {
   const Number* table = static_cast<const Number*>(from.bag_table) + column;
-  const int32_t begin = from.bag_offsets[bag], end = from.bag_offsets[bag + 1];
+  const Lookups lookups = *from.lookups;
+  const int32_t begin = lookups.bag_offsets[bag], end = lookups.bag_offsets[bag + 1];
   float total = 0.0f;
   for (int32_t first = begin; first < end; first += kAtOnce) {
     int64_t rows[kAtOnce];
     float found[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) rows[i] = first + i < end ? from.bag_rows[first + i] : -1;
+    for (int i = 0; i < kAtOnce; ++i) rows[i] = first + i < end ? lookups.bag_rows[first + i] : -1;
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       found[i] = rows[i] >= 0 ? as_float(table[rows[i] * from.width]) : 0.0f;
@@ -89,7 +95,7 @@ __global__ void __launch_bounds__(kBlock, kBlocksOfSm) join_inputs(const SingleI
     if (own < from.num_dense) {
       value = dense_value<Number>(from, request, own * from.width + column);
     } else if ((own -= from.num_dense) < from.num_categorical) {
-      const int64_t row = from.categorical[request * from.num_categorical + own];
+      const int64_t row = from.lookups->categorical[request * from.num_categorical + own];
       value =
           as_float(static_cast<const Number*>(from.categorical_table)[row * from.width + column]);
     } else {
@@ -115,7 +121,7 @@ __global__ void __launch_bounds__(kBlock, kBlocksOfSm)
   const uint32_t request = event / places, place = event % places;
   if (request >= from.requests) return;
 
-  const int32_t* own = from.rows + int64_t{event} * from.ids;
+  const int32_t* own = *from.rows + int64_t{event} * from.ids;
   float totals[kWide] = {};
   for (int64_t first = 0; first < from.ids; first += kAtOnce) {
     int64_t rows[kAtOnce];
@@ -176,9 +182,10 @@ GRACE_API int32_t grace_cuda_join_inputs(void* stream, int64_t bytes, const Sing
 }
 
 // Writes the states and the mask of each sequence; `lengths` are the sequences' places, in order.
-//   table  [rows, width]; row `nothing` is zeros
-GRACE_API int32_t grace_cuda_sum_events(void* stream, int64_t kind, const void* table,
-                                        int64_t nothing, int64_t width, const int32_t* events,
+//   table   [rows, width]; row `nothing` is zeros
+//   events  the place, in device memory, of the address of [requests, places, ids]
+GRACE_API int32_t grace_cuda_sum_events(void* stream, const int32_t* const* events, int64_t kind,
+                                        const void* table, int64_t nothing, int64_t width,
                                         int64_t requests, int64_t ids, int64_t num_sequences,
                                         const int32_t* lengths, void* states, bool* mask) {
   return grace::guarded([&] {

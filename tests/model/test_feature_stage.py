@@ -17,8 +17,10 @@ from grace.model.definition.spec import (
     SequenceInput,
 )
 from grace.model.engine.device_copy import Blocks, Staging
-from grace.model.engine.feature_stage import FastStage
+from grace.model.engine.feature_stage import FastStage, PlacedLookups
+from grace.model.engine.generation import at_once
 from grace.proto.retrieval_pb2 import Features
+from support.emulated_cuda import emulated_cuda
 from support.encoder_cases import INTERFORMER, T5, random_features
 from support.plain_inputs import encode_inputs, features_message
 
@@ -83,7 +85,31 @@ def test_look_ups_give_the_model_s_features(kind: str, device: torch.device) -> 
         staging = Staging(blocks)
         messages = [features_message(request) for request in each]
         _, compute = fast.read(messages, 9, staging)
-        assert_same_features(compute(), wanted, 2e-6 if device.type == "cpu" else 2e-5)
+        assert_same_features(at_once(compute()), wanted, 2e-6 if device.type == "cpu" else 2e-5)
+
+
+@pytest.mark.subprocess  # it runs the compiler
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", SPECS)
+def test_a_recorded_function_computes_the_batch_to_which_it_points(kind: str) -> None:
+    """The kernels run on the host."""
+    pytest.importorskip("triton", reason="the extra `gpu` exists on Linux alone")
+    from grace.kernels.ops_cuda import CUDA_FEATURES
+
+    spec, blocks = SPECS[kind], Blocks(torch.device("cpu"))
+    model, requests = model_of(spec), requests_of(spec, 1)
+    expected = model.features(encode_inputs(spec, requests, 9))
+    with emulated_cuda():
+        stage = FastStage(model, torch.float32, in_graph=True, ops=CUDA_FEATURES)
+        recorded = stage.recorded(9)
+        recorded.compute()
+        staging = Staging(blocks)
+        messages = [*map(features_message, requests)]
+        placed = stage.read(messages, 9, staging)[1]()
+        assert isinstance(placed, PlacedLookups)
+        recorded.at.copy_(placed.at)
+        assert_same_features(recorded.compute(), expected, 2e-5)
+        assert_same_features(placed.compute(), expected, 2e-5)
 
 
 @torch.inference_mode()
@@ -95,7 +121,7 @@ def test_bf16_rounds_once_where_the_model_would_round_each_sum(kind: str) -> Non
     staging = Staging(Blocks(torch.device("cpu")))
     requests = requests_of(spec, seed=1)
     _, compute = fast.read([*map(features_message, requests)], 8, staging)
-    got = compute()
+    got = at_once(compute())
     assert got.sequences[0].states.dtype == dtype
     expected = model.features(encode_inputs(spec, requests, 8))
     assert_same_features(got, expected, 4 * torch.finfo(dtype).eps)

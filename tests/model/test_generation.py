@@ -18,6 +18,7 @@ from grace.model.engine.feature_stage import FastStage
 from grace.model.engine.generation import (
     EngineSettings,
     FastGeneration,
+    at_once,
     copy_features,
     empty_features,
     generation_for,
@@ -40,7 +41,7 @@ def test_fast_generation_owns_its_weights(kind: str, precision: Precision) -> No
     index, batch = index_of(model, 1, MatcherMode.CD, CPU), make_batch(model, 1, 4, 4, CPU)
     staging = Staging(Blocks(CPU))
     _, compute = features.read([], 4, staging)
-    before, kept = compute(), map_tensors(batch.features, torch.clone)
+    before, kept = at_once(compute()), map_tensors(batch.features, torch.clone)
     expected = fast.generate(batch.features, batch.users, index, PROFILES[0])
     assert (expected.leaves != NO_NODE).any()
     assert not expected.corrupt.any()
@@ -51,7 +52,7 @@ def test_fast_generation_owns_its_weights(kind: str, precision: Precision) -> No
             weight.fill_(torch.nan)
     got = fast.generate(kept, batch.users, index, PROFILES[0])
     assert torch.equal(got.scores, expected.scores)
-    after = compute()
+    after = at_once(compute())
     if before.non_sequence is not None and after.non_sequence is not None:
         assert torch.equal(before.non_sequence, after.non_sequence)
     for one, other in zip(before.sequences, after.sequences, strict=True):

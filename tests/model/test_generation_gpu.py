@@ -4,6 +4,7 @@ import gc
 import threading
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,14 +17,19 @@ from grace.model.definition.beam_search import Generated
 from grace.model.definition.inputs import map_tensors
 from grace.model.definition.model import Model
 from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
+from grace.model.engine.decode_weights import PRECISIONS, Precision
+from grace.model.engine.device_copy import Blocks, Staging
+from grace.model.engine.feature_stage import FastStage
 from grace.model.engine.generation import (
     EngineSettings,
     FastGeneration,
     GraphGeneration,
     PlainGeneration,
 )
+from support.encoder_cases import random_features
 from support.fast_cases import ALL_STEPS, assert_same_sids
 from support.generation_cases import MODELS, PROFILES, Batch, index_of, make_batch, make_model
+from support.plain_inputs import features_message
 
 pytestmark = pytest.mark.gpu
 
@@ -90,6 +96,39 @@ def test_a_replay_gives_what_fast_and_plain_generation_give(
         assert torch.equal(got.scores, fast.scores)
         assert (got.leaves != NO_NODE).any()
         assert_same_sids(got, both.plainly(batch, index, profile))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("kind", sorted(MODELS))
+def test_features_within_a_graph_give_the_same_bits(kind: str, precision: Precision) -> None:
+    model = make_model(kind, GPU)
+    fast = FastGeneration(model, load_ops(GPU), EngineSettings(precision, ALL_STEPS))
+    given, placed = (FastStage(model, PRECISIONS[precision], in_graph=x) for x in (False, True))
+    before = GraphGeneration(model, fast, BUCKETS, PROFILES)
+    within = GraphGeneration(model, fast, BUCKETS, PROFILES, placed)
+    blocks, index = Blocks(GPU), index_of(model, 1, MatcherMode.UNION, GPU)
+    rng, made = np.random.default_rng(3), []
+    for turn in range(12):
+        bucket = BUCKETS[turn % 3]
+        requests = [random_features(model.spec, rng) for _ in range(max(1, bucket - turn % 2))]
+        messages = [*map(features_message, requests)]
+        users = make_batch(model, turn, len(requests), bucket, GPU).users
+        for stage, generation in ((given, before), (placed, within)):
+            staging = Staging(blocks if stage is placed else Blocks(GPU))
+            features = stage.read(messages, bucket, staging)[1]()
+            answer = generation.generate(features, users, index, PROFILES[turn % 2])
+            made.append((staging, features, users, answer))
+    torch.cuda.synchronize()
+    for (*_, one), (*_, other) in zip(made[::2], made[1::2], strict=True):
+        assert torch.equal(one.leaves, other.leaves)
+        assert torch.equal(one.scores, other.scores)
+        assert not one.corrupt.any()
+    (_, unplaced, users, _), (_, features, *_), (_, other_size, *_) = (*made[:2], made[3])
+    with pytest.raises(ValueError, match="must be those of the model"):
+        within.generate(unplaced, users, index, PROFILES[0])
+    with pytest.raises(ValueError, match=r"features must be of 1 requests, got 4"):
+        within.generate(other_size, users, index, PROFILES[0])
+    within.generate(features, users, index, PROFILES[0])
 
 
 def test_every_batch_sees_its_own_snapshot_without_waiting_for_another(both: Both) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from grace.kernels import UserTensors
 from grace.model.definition.inputs import FeatureTensors
+from grace.model.engine.generation import at_once
 from grace.server.errors import internal
 from grace.server.messages import (
     STAGE_NAMES,
@@ -184,7 +185,7 @@ class LazyStages:
         return replace(empty_features(batch), features=FeatureTensors(made, ()))
 
     def generate(self, batch: FeatureBatch) -> GeneratedBatch:
-        given = batch.features.non_sequence
+        given = at_once(batch.features).non_sequence
         assert given is not None
         made = torch.full((len(given), 1), GARBAGE, dtype=torch.int32)
         self.device.queue(lambda made, given: made.copy_(given[:, None] + 1), made, given)
@@ -283,8 +284,9 @@ def test_a_batch_that_ends_early_leaves_no_memory_to_the_next(fate: str) -> None
         if fate == "cancelled" and batch.requests[0] in early:
             assert not pipeline.scheduler.cancel(batch.requests[0])
         computed = plain.features(batch)
-        assert computed.features.non_sequence is not None
-        made.append(weakref.ref(computed.features.non_sequence))
+        states = at_once(computed.features).non_sequence
+        assert states is not None
+        made.append(weakref.ref(states))
         return computed
 
     def generate(batch: FeatureBatch) -> GeneratedBatch:

@@ -36,13 +36,13 @@ from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, UserTensors
 from grace.kernels.load import load_encoder_ops
 from grace.model.definition.beam_search import Generated
-from grace.model.definition.inputs import FeatureTensors, UserContext
+from grace.model.definition.inputs import UserContext
 from grace.model.engine.decode_weights import Precision
 from grace.model.engine.device_copy import Blocks
 from grace.model.engine.fast_encoder import fast_encoder
 from grace.model.engine.feature_reader import read_inputs
-from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
-from grace.model.engine.generation import copy_features, empty_features, started_copy
+from grace.model.engine.feature_stage import Features, FeatureStage, feature_stage_for
+from grace.model.engine.generation import at_once, copy_features, empty_features, started_copy
 from grace.model.engine.prefix_memo import PrefixMemo
 from grace.model.engine.search_trace import SearchTrace
 from grace.server.engine.memory import EligibilityFacts
@@ -146,7 +146,7 @@ class _RungGeneration:
     @torch.inference_mode()
     def generate(
         self,
-        features: FeatureTensors,
+        features: Features,
         users: UserTensors,
         index: DecodeIndex,
         profile: BeamProfile,
@@ -155,7 +155,7 @@ class _RungGeneration:
         assert profile == self._search.profile
         assert trace is None, "a rung is not traced"
         self._search.point_at(users)
-        copy_features(features, self._features)
+        copy_features(at_once(features), self._features)
         self._last = self._graph()
         found = self._last.result
         made = Generated(index.leaves_of(found.nodes).int(), found.scores, found.corrupt)
