@@ -10,6 +10,7 @@
 namespace {
 
 using grace::as_float;
+using grace::in_device_memory;
 using grace::rounded;
 
 constexpr int kBlock = 128;     // threads of a block
@@ -55,7 +56,7 @@ struct Events {
 template <typename Number>
 __device__ float dense_value(const SingleInputs& from, int64_t request, int64_t column) {
   const Number* weight = static_cast<const Number*>(from.dense_weight) + column * from.num_numbers;
-  const float* numbers = from.lookups->numbers + request * from.num_numbers;
+  const float* numbers = in_device_memory(from.lookups->numbers) + request * from.num_numbers;
   float total = 0.0f;
 #pragma unroll 8
   for (int64_t i = 0; i < from.num_numbers; ++i) total += numbers[i] * as_float(weight[i]);
@@ -65,14 +66,15 @@ __device__ float dense_value(const SingleInputs& from, int64_t request, int64_t 
 template <typename Number>
 __device__ float bag_mean(const SingleInputs& from, int64_t bag, int64_t column) {
   const Number* table = static_cast<const Number*>(from.bag_table) + column;
-  const Lookups lookups = *from.lookups;
-  const int32_t begin = lookups.bag_offsets[bag], end = lookups.bag_offsets[bag + 1];
+  const int32_t* offsets = in_device_memory(from.lookups->bag_offsets) + bag;
+  const int32_t* bag_rows = in_device_memory(from.lookups->bag_rows);
+  const int32_t begin = offsets[0], end = offsets[1];
   float total = 0.0f;
   for (int32_t first = begin; first < end; first += kAtOnce) {
     int64_t rows[kAtOnce];
     float found[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) rows[i] = first + i < end ? lookups.bag_rows[first + i] : -1;
+    for (int i = 0; i < kAtOnce; ++i) rows[i] = first + i < end ? bag_rows[first + i] : -1;
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       found[i] = rows[i] >= 0 ? as_float(table[rows[i] * from.width]) : 0.0f;
@@ -95,7 +97,8 @@ __global__ void __launch_bounds__(kBlock, kBlocksOfSm) join_inputs(const SingleI
     if (own < from.num_dense) {
       value = dense_value<Number>(from, request, own * from.width + column);
     } else if ((own -= from.num_dense) < from.num_categorical) {
-      const int64_t row = from.lookups->categorical[request * from.num_categorical + own];
+      const int32_t* rows = in_device_memory(from.lookups->categorical);
+      const int64_t row = rows[request * from.num_categorical + own];
       value =
           as_float(static_cast<const Number*>(from.categorical_table)[row * from.width + column]);
     } else {
@@ -121,7 +124,7 @@ __global__ void __launch_bounds__(kBlock, kBlocksOfSm)
   const uint32_t request = event / places, place = event % places;
   if (request >= from.requests) return;
 
-  const int32_t* own = *from.rows + int64_t{event} * from.ids;
+  const int32_t* own = in_device_memory(*from.rows) + int64_t{event} * from.ids;
   float totals[kWide] = {};
   for (int64_t first = 0; first < from.ids; first += kAtOnce) {
     int64_t rows[kAtOnce];
