@@ -5,4 +5,6 @@
     places.py    where the ads and SIDs of a change are in the trie, or belong
     ruling.py    the rules of put ads among those that the snapshot has
     rows.py      edits of arrays: rows that go, and rows that join
+
+Rows that stay are copied in bulk, on all cores: native/src/edits.cpp.
 """

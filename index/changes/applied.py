@@ -1,8 +1,9 @@
 """The snapshot that changes of ads make of another, which stays as it is.
 
-It answers as a build of the changed ads would, and shares the arrays that do not change. Its arrays
-are those of that build, but for rules: new rules, rows of components and alternatives come after the
-old ones, and those that no ad uses any more stay, as do values. `canonical` puts them in order.
+It answers as a build of the changed ads does, and its arrays are those of that build, except for
+rules. New rules, rows of components and alternatives come after the others, and those that no ad
+uses any more stay. So do values. `canonical` puts them in order. A snapshot may lose all ads: its
+trie then has only the root. Arrays that do not change are shared.
 """
 
 from dataclasses import replace
@@ -10,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from grace.configs.eligibility import Eligibility, MatcherMode
+from grace.index.allocation import Allocate, plain_memory
 from grace.index.builder.arrange import only_used
 from grace.index.builder.batches import AdColumns
 from grace.index.builder.collect import CollectedAds
@@ -19,12 +21,10 @@ from grace.index.changes.places import edited_trie, places_of_ads
 from grace.index.changes.rows import (
     Array,
     Edit,
+    Editor,
     Int64,
     Regrouped,
     bisected,
-    edited,
-    edited_lists,
-    edited_offsets,
     regrouped,
 )
 from grace.index.changes.ruling import Ruled, with_rules_of
@@ -33,11 +33,14 @@ from grace.index.matchers.derive import derive
 from grace.index.matchers.exact_lists import ExactLists, postings, rules_of_leaves
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, require_ids
-from grace.index.targeting.rules import Lists, gather_spans
+from grace.index.targeting.rules import gather_spans
 
 
-def applied(snapshot: Snapshot, changes: Changes, threads: int) -> Snapshot:
+def applied(
+    snapshot: Snapshot, changes: Changes, threads: int, allocate: Allocate = plain_memory
+) -> Snapshot:
     """Return the snapshot in its mode. In the paper's modes this derives all matchers again."""
+    editor = Editor(threads, allocate)
     puts = _in_order(snapshot, changes.puts, threads)
     ids = np.concatenate([puts.columns.ad_ids, np.asarray(changes.removed, np.int64)])
     if len(np.unique(ids)) < len(ids):
@@ -50,30 +53,29 @@ def applied(snapshot: Snapshot, changes: Changes, threads: int) -> Snapshot:
     require_ids(of_ads.rows, "ads")
     first = places.levels[-1].first
     leaves = regrouped(old.ad_offsets, removed, places.leaves, first)
-    trie = edited_trie(snapshot.trie, puts.columns.tokens, places.levels, leaves.gone)
-    ruled = with_rules_of(snapshot, puts)
+    trie = edited_trie(editor, snapshot.trie, puts.columns.tokens, places.levels, leaves.gone)
+    ruled = with_rules_of(editor, snapshot, puts)
     ads = SidToAds(
-        edited_offsets(old.ad_offsets, leaves.edit, leaves.sizes),
-        edited(old.ad_ids, of_ads, puts.columns.ad_ids),
-        edited(old.ad_rule, of_ads, ruled.rule_of, ruled.numbers),
-        edited(old.ad_weight, of_ads, puts.columns.weights),
-        _lookup(old, of_ads, puts.columns.ad_ids),
+        editor.offsets(old.ad_offsets, leaves.edit, leaves.sizes),
+        editor.rows(old.ad_ids, of_ads, puts.columns.ad_ids),
+        editor.ids(old.ad_rule, of_ads, ruled.rule_of, ruled.numbers),
+        editor.rows(old.ad_weight, of_ads, puts.columns.weights),
+        _lookup(editor, old, of_ads, puts.columns.ad_ids),
     )
     entities = tuple(
-        _entities(each, of_ads, puts.columns.entity_ids[:, number])
+        _entities(editor, each, of_ads, puts.columns.entity_ids[:, number])
         for number, each in enumerate(snapshot.entities)
     )
     columns = tuple(sorted({*snapshot.facts.rule_columns, *changes.rule_columns}))
     facts = replace(snapshot.facts, rule_columns=columns)
     mode, exact = snapshot.mode, None
     if snapshot.exact is not None:
-        exact = _exact(snapshot, snapshot.exact, ruled, leaves, ads, threads)
-    found = Snapshot(
-        facts, snapshot.schema, trie, ads, ruled.rules, ruled.set_values, entities, mode, None, exact
-    )
+        exact = _exact(editor, snapshot, snapshot.exact, ruled, leaves, ads)
+    rules = ruled.rules, ruled.set_values
+    found = Snapshot(facts, snapshot.schema, trie, ads, *rules, entities, mode, None, exact)
     if snapshot.matchers is None:
         return found
-    return derive(found, Eligibility(mode, snapshot.matchers.k_way), threads)
+    return derive(found, Eligibility(mode, snapshot.matchers.k_way), threads, allocate)
 
 
 def canonical(snapshot: Snapshot) -> Snapshot:
@@ -102,7 +104,7 @@ def _in_order(snapshot: Snapshot, puts: CollectedAds | None, threads: int) -> Co
     return replace(puts, columns=given.where(order))
 
 
-def _lookup(old: SidToAds, of_ads: Edit, ad_ids: Int64) -> Array:
+def _lookup(editor: Editor, old: SidToAds, of_ads: Edit, ad_ids: Int64) -> Array:
     """Return the ordinals in ascending order of ad id. `ad_ids` are those of the new ads."""
 
     def places(ids: Int64) -> Int64:
@@ -111,10 +113,10 @@ def _lookup(old: SidToAds, of_ads: Edit, ad_ids: Int64) -> Array:
 
     order = np.argsort(ad_ids)
     edit = Edit(old.num_ads, np.sort(places(old.ad_ids[of_ads.removed])), places(ad_ids[order]))
-    return edited(old.ad_lookup, edit, of_ads.places[order], of_ads)
+    return editor.ids(old.ad_lookup, edit, of_ads.places[order], of_ads)
 
 
-def _entities(old: Entities, of_ads: Edit, ids: Int64) -> Entities:
+def _entities(editor: Editor, old: Entities, of_ads: Edit, ids: Int64) -> Entities:
     """Return the entities after an edit of the ads. `ids` are those of the new ads."""
     joining = np.flatnonzero(ids != NO_ENTITY)
     joining = joining[np.argsort(ids[joining], kind="stable")]
@@ -140,26 +142,31 @@ def _entities(old: Entities, of_ads: Edit, ids: Int64) -> Entities:
     of_new[joining[new]] = edit.places[np.cumsum(first[new]) - 1]
     return Entities(
         old.name,
-        edited(old.ids, edit, wanted[first & new]),
-        edited(old.of_ad, of_ads, of_new, edit),
-        edited_offsets(old.offsets, groups.edit, groups.sizes),
-        edited(old.ads, Edit(len(old.ads), removed, at), of_ads.places[joining], of_ads),
+        editor.rows(old.ids, edit, wanted[first & new]),
+        editor.ids(old.of_ad, of_ads, of_new, edit),
+        editor.offsets(old.offsets, groups.edit, groups.sizes),
+        editor.ids(old.ads, Edit(len(old.ads), removed, at), of_ads.places[joining], of_ads),
     )
 
 
 def _exact(
-    old: Snapshot, lists: ExactLists, ruled: Ruled, leaves: Regrouped, ads: SidToAds, threads: int
+    editor: Editor,
+    old: Snapshot,
+    lists: ExactLists,
+    ruled: Ruled,
+    leaves: Regrouped,
+    ads: SidToAds,
 ) -> ExactLists:
-    """List the rules of changed leaves again, and the rows that name values if there are new ones."""
+    """List the rules of changed leaves again, and the rows that name values if some are new."""
     begins = ads.ad_offsets[leaves.edit.places]
     offsets, rule_of = gather_spans(ads.ad_rule, begins, leaves.sizes)
-    changed = Lists(*rules_of_leaves(offsets, rule_of, ruled.rules, threads))
-    of_leaves = edited_lists(Lists(lists.leaf_offsets, lists.leaf_rules), leaves.edit, changed)
-    require_ids(len(of_leaves.values), "rules of leaves")
+    changed = rules_of_leaves(offsets, rule_of, ruled.rules, editor.threads)
+    of_leaves = editor.lists((lists.leaf_offsets, lists.leaf_rules), leaves.edit, changed)
+    require_ids(len(of_leaves[1]), "rules of leaves")
     named, values, found = iter(lists.postings), iter(ruled.set_values), []
     for part, before in zip(ruled.rules.parts, old.rules.parts, strict=True):
         if part.has_values:
             of_part, own = next(named), next(values)
             same = part is before
-            found.append(of_part if same else postings(part, len(own), threads))
+            found.append(of_part if same else postings(part, len(own), editor.threads))
     return ExactLists(*of_leaves, tuple(found), ruled.rules.num_rules)

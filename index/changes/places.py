@@ -7,13 +7,12 @@ import numpy.typing as npt
 
 from grace.index.changes.rows import (
     Edit,
+    Editor,
     Found,
     Int64,
     Mask,
     Regrouped,
     bisected,
-    edited,
-    edited_offsets,
     regrouped,
 )
 from grace.index.matching.ads import SidToAds
@@ -75,7 +74,7 @@ def _within(
 
 
 def edited_trie(
-    trie: SidTrie, tokens: Tokens, levels: tuple[Level, ...], gone: Int64
+    editor: Editor, trie: SidTrie, tokens: Tokens, levels: tuple[Level, ...], gone: Int64
 ) -> SidTrie:
     """Add the SIDs of put ads, and remove the leaves that have lost all ads."""
     removed, counts = gone + trie.first_leaf, [*trie.level_counts]
@@ -104,6 +103,6 @@ def edited_trie(
     return SidTrie(
         trie.vocab_sizes,
         tuple(counts),
-        edited_offsets(trie.node_offsets, of_nodes, sizes),
-        edited(trie.csr_tokens, of_entries, new_tokens),
+        editor.offsets(trie.node_offsets, of_nodes, sizes),
+        editor.rows(trie.csr_tokens, of_entries, new_tokens),
     )

@@ -1,23 +1,46 @@
 """Edits of large arrays: some rows go, some join, all others keep their order."""
 
 from collections.abc import Callable, Sequence
+from ctypes import c_int32, c_int64
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from grace.index.allocation import Allocate, plain_memory
 from grace.index.forms.lists import group_column
-from grace.index.targeting.rules import Column, Groups, Lists, gather_spans
+from grace.index.targeting.rules import Column, Groups, Lists
+from grace.native.loader import array_in, array_out, declare
 
-Int64 = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 Array = npt.NDArray[Any]
+Int64 = npt.NDArray[np.int64]
+Ids = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
 
 _NONE = np.empty(0, np.int64)
+_STRUCT, _BYTES = array_in(np.uintp), array_in(np.uint8)
+
+_edit_rows = declare(
+    "grace_edit_rows", _STRUCT, c_int64, _BYTES, _BYTES, c_int32, array_out(np.uint8)
+)
+_edit_ids = declare(
+    "grace_edit_ids",
+    *(_STRUCT, _STRUCT, array_in(np.int32), array_in(np.int32), c_int32, array_out(np.int32)),
+)
+_edit_offsets = declare(
+    "grace_edit_offsets",
+    *(_STRUCT, c_int64, _BYTES, array_in(np.int64), c_int32, array_out(np.uint8)),
+)
+_find_rows = declare(
+    "grace_find_rows",
+    *(c_int64, c_int64, _STRUCT, c_int64, _STRUCT, c_int32, array_out(np.int64)),
+)
 
 
+# The structs of native/src/edits.cpp.
 @dataclass(frozen=True)
 class Edit:
     """
@@ -53,45 +76,100 @@ class Edit:
         found = rows - np.searchsorted(self.removed, rows) + np.searchsorted(self.at, rows, "right")
         return found.astype(rows.dtype)
 
-
-def edited(array: Array, edit: Edit, new: Array, ids: Edit | None = None) -> Array:
-    """Return the array after an edit of its rows. `ids` moves the values of the rows that stay."""
-    stays, joins = np.ones(edit.size, np.bool_), np.zeros(edit.rows, np.bool_)
-    stays[edit.removed], joins[edit.places] = False, True
-    found = np.empty((edit.rows, *array.shape[1:]), array.dtype)
-    found[~joins] = array[stays] if ids is None else ids.moved(array[stays])
-    found[joins] = new
-    return found
+    @cached_property
+    def struct(self) -> npt.NDArray[np.uintp]:
+        assert self.removed.dtype == self.at.dtype == np.int64
+        sizes = self.size, len(self.removed), len(self.at)
+        return np.array([*sizes, self.removed.ctypes.data, self.at.ctypes.data], np.uintp)
 
 
-def edited_offsets(offsets: Array, edit: Edit, sizes: Int64) -> Array:
-    """Return the offsets of groups after an edit of the groups. The new ones have these sizes."""
-    found = np.zeros(edit.rows + 1, offsets.dtype)
-    np.cumsum(edited(np.diff(offsets), edit, sizes), out=found[1:])
-    return found
+@dataclass(frozen=True, slots=True)
+class Editor:
+    """Edits arrays on several threads, in memory of `allocate`."""
+
+    threads: int
+    allocate: Allocate = plain_memory
+
+    def rows(self, array: Array, edit: Edit, new: Array) -> Array:
+        found, width = self._memory(array, edit.rows), array.itemsize * prod(array.shape[1:])
+        joining = _bytes(new.astype(array.dtype, copy=False))
+        _edit_rows(edit.struct, width, _bytes(array), joining, self.threads, found)
+        return found.view(array.dtype).reshape(edit.rows, *array.shape[1:])
+
+    def ids(self, array: Ids, edit: Edit, new: Array, ids: Edit) -> Ids:
+        """Return ids, of which `ids` moves those that stay."""
+        found = self._memory(array, edit.rows).view(np.int32)
+        joining = np.ascontiguousarray(new, np.int32)
+        _edit_ids(edit.struct, ids.struct, array, joining, self.threads, found)
+        return found
+
+    def moved(self, array: Ids, ids: Edit) -> Ids:
+        return self.ids(array, Edit.appending(len(array), 0), _NONE, ids)
+
+    def offsets(self, offsets: Array, edit: Edit, sizes: Int64) -> Array:
+        """Return the offsets of groups after an edit of the groups. New ones have these sizes."""
+        found = self._memory(offsets, edit.rows + 1)
+        own, width = _bytes(offsets), offsets.itemsize
+        _edit_offsets(edit.struct, width, own, sizes.astype(np.int64), self.threads, found)
+        return found.view(offsets.dtype)
+
+    def lists(
+        self, lists: tuple[Array, Array], edit: Edit, new: tuple[Array, Array]
+    ) -> tuple[Array, Array]:
+        """Return lists, each as offsets and values, after an edit of the lists."""
+        (offsets, values), sizes = lists, np.diff(new[0])
+        at = np.repeat(offsets[edit.at], sizes).astype(np.int64)
+        members = Edit(len(values), spans(offsets, edit.removed), at)
+        return self.offsets(offsets, edit, sizes), self.rows(values, members, new[1])
+
+    def appended(self, column: Any, more: Any) -> Any:
+        """Return the rows of both columns."""
+        if not isinstance(column, Lists | Groups):
+            return self.rows(column, Edit.appending(len(column), len(more)), more)
+        end = Edit.appending(len(column.offsets) - 1, len(more.offsets) - 1)
+        if isinstance(column, Lists):
+            return Lists(*self.lists(column, end, more))
+        offsets = self.offsets(column.offsets, end, np.diff(more.offsets))
+        return Groups(offsets, self.appended(column.lists, more.lists))
+
+    def places(self, columns: Sequence[Column], wanted: Sequence[Column]) -> Int64:
+        """Return the first place of each wanted row among the rows, or -1. Wanted rows differ.
+
+        Rows are equal if they are in all columns.
+        """
+        own, others = [*map(_words, columns)], [*map(_words, wanted)]
+        found = np.empty(_count(others[0]), np.int64)
+        structs = [np.concatenate([*map(_struct, each)]) for each in (own, others)]
+        counts = _count(own[0]), _count(others[0])
+        _find_rows(len(own), counts[0], structs[0], counts[1], structs[1], self.threads, found)
+        return found
+
+    def _memory(self, like: Array, rows: int) -> npt.NDArray[np.uint8]:
+        return self.allocate(like.itemsize * prod((rows, *like.shape[1:])))
 
 
-def edited_lists(lists: Lists, edit: Edit, new: Lists) -> Lists:
-    sizes = np.diff(new.offsets)
-    removed = spans(lists.offsets, edit.removed)
-    members = Edit(len(lists.values), removed, np.repeat(lists.offsets[edit.at], sizes))
-    return Lists(
-        edited_offsets(lists.offsets, edit, sizes), edited(lists.values, members, new.values)
-    )
+def _bytes(array: Array) -> npt.NDArray[np.uint8]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def appended(column: Column, more: Column) -> Column:
-    """Return the rows of both."""
+def _words(column: Column) -> Lists | Ids:
+    """Return a column as rows of words: lists of them, or a table."""
     if isinstance(column, Groups):
-        assert isinstance(more, Groups)
-        end = Edit.appending(len(column.offsets) - 1, len(more.offsets) - 1)
-        offsets = edited_offsets(column.offsets, end, np.diff(more.offsets))
-        return Groups(offsets, appended(column.lists, more.lists))
+        grouped = group_column(column)
+        return Lists(grouped.offsets, grouped.codes)
     if isinstance(column, Lists):
-        assert isinstance(more, Lists)
-        end = Edit.appending(len(column.offsets) - 1, len(more.offsets) - 1)
-        return edited_lists(column, end, more)
-    return edited(column, Edit.appending(len(column), len(more)), more)
+        return Lists(*map(np.ascontiguousarray, column))
+    return np.ascontiguousarray(column).view(np.int32)
+
+
+def _count(words: Lists | Ids) -> int:
+    return len(words.offsets) - 1 if isinstance(words, Lists) else len(words)
+
+
+def _struct(words: Lists | Ids) -> npt.NDArray[np.uintp]:
+    if isinstance(words, Lists):
+        return np.array([words.offsets.ctypes.data, words.values.ctypes.data, 0], np.uintp)
+    return np.array([0, words.ctypes.data, words.shape[1]], np.uintp)
 
 
 def spans(offsets: Array, groups: Int64) -> Int64:
@@ -109,7 +187,7 @@ class Found(NamedTuple):
     there: Mask
 
 
-def bisected(key: Callable[[Int64], Array], begins: Int64, ends: Int64, wanted: Array) -> Found:
+def bisected(key: Callable[[Int64], Array], begins: Array, ends: Array, wanted: Array) -> Found:
     """Search each span of places, in which keys ascend, for the wanted key of the span."""
     first, after = begins.astype(np.int64), ends.astype(np.int64)
     while len(left := np.flatnonzero(first < after)):
@@ -121,29 +199,9 @@ def bisected(key: Callable[[Int64], Array], begins: Int64, ends: Int64, wanted: 
     return Found(first, there)
 
 
-def places_of_rows(columns: Sequence[Column], wanted: Sequence[Column]) -> Int64:
-    """Return the place of each wanted row among the rows, or -1. Rows are equal in all columns."""
-    own = {row: place for place, row in enumerate(zip(*map(_rows_of, wanted), strict=True))}
-    found = np.full(len(own), -1, np.int64)
-    for place, row in enumerate(zip(*map(_rows_of, columns), strict=True)):
-        if row in own:
-            found[own[row]] = place
-    return found
-
-
-def _rows_of(column: Column) -> list[bytes]:
-    if isinstance(column, Groups):
-        words = group_column(column)
-        column = Lists(words.offsets, words.codes)
-    if isinstance(column, Lists):
-        ends = column.offsets.tolist()
-        return [column.values[a:b].tobytes() for a, b in zip(ends, ends[1:], strict=False)]
-    return [row.tobytes() for row in column]
-
-
 @dataclass(frozen=True)
 class Regrouped:
-    """Groups whose members change: of the ads of leaves, of the children of nodes, of entities' ads.
+    """Groups that lose and win members: leaves and entities have ads, and nodes have children.
 
     edit   of the groups: all that change are replaced, except those without members
     sizes  of the groups that replace them and of new ones, in the order of `edit.at`

@@ -15,19 +15,18 @@ import numpy.typing as npt
 
 from grace.index.builder.arrange import only_used
 from grace.index.builder.collect import CollectedAds
-from grace.index.changes.rows import Edit, Int64, appended, edited_lists, places_of_rows
+from grace.index.changes.rows import Edit, Editor, Int64
 from grace.index.snapshot import Snapshot, require_ids
 from grace.index.targeting.rules import (
     Column,
     Lists,
     TargetingRules,
+    gather_spans,
     lists_in,
     take,
-    take_lists,
     with_lists,
 )
 from grace.index.users.values import InternedValues
-
 
 _NONE = np.empty(0, np.int64)
 
@@ -45,7 +44,7 @@ class Ruled:
     numbers: Edit
 
 
-def with_rules_of(snapshot: Snapshot, puts: CollectedAds) -> Ruled:
+def with_rules_of(editor: Editor, snapshot: Snapshot, puts: CollectedAds) -> Ruled:
     old, old_values = snapshot.rules, snapshot.set_values
     before = old.num_rules + old.num_alternatives
     if not len(puts):
@@ -57,18 +56,18 @@ def with_rules_of(snapshot: Snapshot, puts: CollectedAds) -> Ruled:
     for number, (part, of_puts) in enumerate(zip(old.parts, own.parts, strict=True)):
         columns, wanted = part.columns, of_puts.columns
         if part.has_values:
-            values, edit, ids = _with_values(*next(of_sets))
+            values, edit, ids = _with_values(editor, *next(of_sets))
             joined.append(values)
             if len(edit.at):
-                columns = tuple(_renamed(each, edit) for each in columns)
+                columns = tuple(_renamed(editor, each, edit) for each in columns)
             wanted = tuple(_with_ids(each, ids) for each in wanted)
-        columns, places = _with_rows(columns, wanted)
+        columns, places = _with_rows(editor, columns, wanted)
         rows[:, number] = places[own.rows[:, number]]
         same = all(map(is_, columns, part.columns))
         parts.append(part if same else type(part)(*columns))
-    (all_rows,), rules = _with_rows((old.rows,), (rows,))
+    (all_rows,), rules = _with_rows(editor, (old.rows,), (rows,))
     listed = Lists(own.alternatives.offsets, rules[own.alternatives.values].astype(np.int32))
-    (alternatives,), several = _with_rows((old.alternatives,), (listed,))
+    (alternatives,), several = _with_rows(editor, (old.alternatives,), (listed,))
     require_ids(len(all_rows) + len(alternatives.offsets) - 1, "rules and alternatives")
     numbers = np.append(rules, len(all_rows) + several)
     added = np.full(len(all_rows) - old.num_rules, old.num_rules)
@@ -81,7 +80,7 @@ def with_rules_of(snapshot: Snapshot, puts: CollectedAds) -> Ruled:
 
 
 def _with_values(
-    old: InternedValues, own: InternedValues
+    editor: Editor, old: InternedValues, own: InternedValues
 ) -> tuple[InternedValues, Edit, npt.NDArray[np.int32]]:
     """Return the values of both, the edit of the old ones, and the ids there of the own ones."""
     at = np.array([bisect_left(old, text) for text in own.strings], np.int64)
@@ -93,15 +92,15 @@ def _with_values(
     if there.all():
         return old, edit, ids.astype(np.int32)
     require_ids(edit.rows, "values of a set")
-    texts = take_lists(Lists(own.offsets, own.utf8), np.flatnonzero(~there))
-    values = InternedValues(*edited_lists(Lists(old.offsets, old.utf8), edit, texts))
+    texts = gather_spans(own.utf8, own.offsets[:-1][~there], np.diff(own.offsets)[~there])
+    values = InternedValues(*editor.lists((old.offsets, old.utf8), edit, texts))
     return values, edit, ids.astype(np.int32)
 
 
-def _renamed(column: Column, edit: Edit) -> Column:
+def _renamed(editor: Editor, column: Column, edit: Edit) -> Column:
     lists = lists_in(column)
     assert lists is not None
-    return with_lists(column, Lists(lists.offsets, edit.moved(lists.values)))
+    return with_lists(column, Lists(lists.offsets, editor.moved(lists.values, edit)))
 
 
 def _with_ids(column: Column, ids: npt.NDArray[np.int32]) -> Column:
@@ -111,10 +110,10 @@ def _with_ids(column: Column, ids: npt.NDArray[np.int32]) -> Column:
 
 
 def _with_rows(
-    columns: Sequence[Column], wanted: Sequence[Column]
+    editor: Editor, columns: Sequence[Column], wanted: Sequence[Column]
 ) -> tuple[tuple[Any, ...], Int64]:
     """Return the rows with those wanted rows that are new, and the places of the wanted rows."""
-    places = places_of_rows(columns, wanted)
+    places = editor.places(columns, wanted)
     new = np.flatnonzero(places < 0)
     if not len(new):
         return tuple(columns), places
@@ -122,4 +121,4 @@ def _with_rows(
     places[new] = len(first.offsets) - 1 if isinstance(first, tuple) else len(first)
     places[new] += np.arange(len(new))
     pairs = zip(columns, wanted, strict=True)
-    return tuple(appended(column, take(more, new)) for column, more in pairs), places
+    return tuple(editor.appended(column, take(more, new)) for column, more in pairs), places

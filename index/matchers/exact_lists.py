@@ -72,7 +72,7 @@ def rules_of_leaves(
     threads: int,
     allocate: Allocate = plain_memory,
 ) -> tuple[Ids, Ids]:
-    """Return the offsets and the distinct rules of leaves, whose ads are ad_offsets[i] .. [i + 1]."""
+    """Return offsets, and the distinct rules of leaves with the ads ad_offsets[i] .. [i + 1]."""
     leaves = len(ad_offsets) - 1
     offsets = allocate(4 * (leaves + 1)).view(np.int32)
     most = rules.count_of(ad_rule)
