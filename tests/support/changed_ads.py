@@ -112,7 +112,7 @@ def assert_answers(snapshot: Snapshot, plain: Snapshot, case: Case, ads: Sequenc
                 {each.trie.walk(prefix) for prefix in eligible_prefixes(case.schema, ads, user)}
                 for user in case.users
             ]
-    assert_same_arrays(*found)
+    assert_same_arrays(found[0], found[1])
     ids = [ad.ad_id for ad in ads]
     for ordinal, other in zip(snapshot.ads.ordinals(ids), plain.ads.ordinals(ids), strict=True):
         for request in requests:
