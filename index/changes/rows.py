@@ -1,7 +1,7 @@
 """Edits of large arrays: some rows go, some join, all others keep their order."""
 
 from collections.abc import Callable, Sequence
-from ctypes import c_int32, c_int64
+from ctypes import c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from grace.index.allocation import Allocate, plain_memory
 from grace.index.forms.lists import group_column
-from grace.index.targeting.rules import Column, Groups, Lists, rows_in
+from grace.index.targeting.rules import Column, Groups, Lists, rows_in, span_places
 from grace.native.loader import array_in, array_out, declare
 
 Array = npt.NDArray[Any]
@@ -20,18 +20,17 @@ Int64 = npt.NDArray[np.int64]
 Ids = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 
-_NONE = np.empty(0, np.int64)
+NO_ROWS = np.empty(0, np.int64)
 _MOST_ROWS = 1 << 18  # of a run, so that all threads have work
 
-_RUNS, _BYTES = (c_int64, array_in(np.int64, 2)), array_in(np.uint8)
-_move_rows = declare("grace_move_rows", *_RUNS, c_int64, _BYTES, c_int32, array_out(np.uint8))
+_RUNS = (c_int64, array_in(np.int64, 2))
+_move_rows = declare(
+    "grace_move_rows",
+    *(*_RUNS, c_void_p, c_int64, array_in(np.uint8), c_int32, array_out(np.uint8)),
+)
 _move_ids = declare(
     "grace_move_ids",
     *(*_RUNS, c_int64, *_RUNS, array_in(np.int32), c_int32, array_out(np.int32)),
-)
-_move_offsets = declare(
-    "grace_move_offsets",
-    *(*_RUNS, array_in(np.int64), c_int64, _BYTES, c_int32, array_out(np.uint8)),
 )
 _find_rows = declare(
     "grace_find_rows",
@@ -53,12 +52,8 @@ class Edit:
     at: Int64
 
     @staticmethod
-    def joining(size: int, at: Int64) -> "Edit":
-        return Edit(size, _NONE, at)
-
-    @staticmethod
     def appending(size: int, rows: int) -> "Edit":
-        return Edit(size, _NONE, np.full(rows, size, np.int64))
+        return Edit(size, NO_ROWS, np.full(rows, size, np.int64))
 
     @property
     def rows(self) -> int:
@@ -96,38 +91,39 @@ class Editor:
     allocate: Allocate = plain_memory
 
     def rows(self, array: Array, edit: Edit, new: Array) -> Array:
-        memory, runs = self._memory(array, edit.rows), edit.runs
-        width = array.itemsize * prod(array.shape[1:])
-        _move_rows(runs.shape[1], runs, width, _bytes(array), self.threads, memory)
-        found = memory.view(array.dtype).reshape(edit.rows, *array.shape[1:])
+        found = self._moved(array, edit, edit.rows)
         found[edit.places] = new
         return found
 
     def ids(self, array: Ids, edit: Edit, new: Array, ids: Edit) -> Ids:
         """Return ids, of which `ids` moves those that stay."""
-        found = self._memory(array, edit.rows).view(np.int32)
+        found = self.allocate(4 * edit.rows).view(np.int32)
         moves = ids.size, ids.runs.shape[1], ids.runs
         _move_ids(edit.runs.shape[1], edit.runs, *moves, array, self.threads, found)
         found[edit.places] = new
         return found
 
-    def moved(self, array: Ids, ids: Edit) -> Ids:
-        return self.ids(array, Edit.appending(len(array), 0), _NONE, ids)
-
     def offsets(self, offsets: Array, edit: Edit, sizes: Int64) -> Array:
         """Return the offsets of groups after an edit of the groups. New ones have these sizes."""
         begins, ends = (offsets[edit.removed + end].astype(np.int64) for end in (0, 1))
         lost, won = (np.append(0, np.cumsum(each)) for each in (ends - begins, sizes))
-        memory, firsts = self._memory(offsets, edit.rows + 1), edit.runs[0]
-        shifts = won[np.searchsorted(edit.at, firsts, "right")]
-        shifts -= lost[np.searchsorted(edit.removed, firsts)]
-        own, width = _bytes(offsets), offsets.itemsize
-        _move_offsets(len(firsts), edit.runs, shifts, width, own, self.threads, memory)
-        found = memory.view(offsets.dtype)
-        found[edit.places] = offsets[edit.at] + won[:-1]
-        found[edit.places] -= lost[np.searchsorted(edit.removed, edit.at)].astype(offsets.dtype)
+        shifts = won[np.searchsorted(edit.at, edit.runs[0], "right")]
+        shifts -= lost[np.searchsorted(edit.removed, edit.runs[0])]
+        found = self._moved(offsets, edit, edit.rows + 1, shifts)
+        shifts = won[:-1] - lost[np.searchsorted(edit.removed, edit.at)]
+        found[edit.places] = offsets[edit.at] + shifts
         found[-1] = offsets[-1] + won[-1] - lost[-1]
         return found
+
+    def _moved(self, array: Array, edit: Edit, rows: int, shifts: Int64 | None = None) -> Array:
+        """Return an array of this many rows, of which only those that stay are written."""
+        shape, runs = (rows, *array.shape[1:]), edit.runs
+        memory = self.allocate(array.itemsize * prod(shape))
+        given = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        width = array.itemsize * prod(shape[1:])
+        address = None if shifts is None else shifts.ctypes.data
+        _move_rows(runs.shape[1], runs, address, width, given, self.threads, memory)
+        return memory.view(array.dtype).reshape(shape)
 
     def lists(
         self, lists: tuple[Array, Array], edit: Edit, new: tuple[Array, Array]
@@ -163,13 +159,6 @@ class Editor:
         _find_rows(len(columns), rows, structs[0], count, structs[1], self.threads, found)
         return found
 
-    def _memory(self, like: Array, rows: int) -> npt.NDArray[np.uint8]:
-        return self.allocate(like.itemsize * prod((rows, *like.shape[1:])))
-
-
-def _bytes(array: Array) -> npt.NDArray[np.uint8]:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
 
 def _words(column: Column) -> tuple[Array, Array, int]:
     """Return the words of a column as C++ reads them: between offsets, or `width` in each row."""
@@ -179,15 +168,13 @@ def _words(column: Column) -> tuple[Array, Array, int]:
     if isinstance(column, Lists):
         return np.ascontiguousarray(column.offsets), np.ascontiguousarray(column.values), 0
     words = np.ascontiguousarray(column).view(np.int32)
-    return _NONE, words, words.shape[1]
+    return NO_ROWS, words, words.shape[1]
 
 
 def spans(offsets: Array, groups: Int64) -> Int64:
     """Return the places of all members of these groups."""
     begins = offsets[groups].astype(np.int64)
-    sizes = offsets[groups + 1] - begins
-    ends = np.cumsum(sizes)
-    return np.repeat(begins - ends + sizes, sizes) + np.arange(int(sizes.sum()))
+    return span_places(begins, offsets[groups + 1] - begins)[1]
 
 
 class Found(NamedTuple):

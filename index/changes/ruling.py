@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from grace.index.builder.arrange import only_used
 from grace.index.builder.collect import CollectedAds
-from grace.index.changes.rows import Edit, Editor, Int64
+from grace.index.changes.rows import NO_ROWS, Edit, Editor, Int64
 from grace.index.snapshot import Snapshot, require_ids
 from grace.index.targeting.rules import (
     Column,
@@ -70,7 +70,7 @@ def with_rules_of(editor: Editor, snapshot: Snapshot, puts: CollectedAds) -> Rul
         TargetingRules(all_rows, tuple(parts), alternatives),
         old_values if all(map(is_, set_values, old_values)) else tuple(set_values),
         np.append(rules, len(all_rows) + several)[rule_of].astype(np.int32),
-        Edit.joining(numbers, added),
+        Edit(numbers, NO_ROWS, added),
     )
 
 
@@ -86,7 +86,7 @@ def _with_values(
     new = np.array([place == len(old) or old[place] != text for place, text in pairs], np.bool_)
     if not new.any():
         return old, None, at.astype(np.int32)
-    edit = Edit.joining(len(old), at[new])
+    edit = Edit(len(old), NO_ROWS, at[new])
     require_ids(edit.rows, "values of a set")
     texts = gather_spans(own.utf8, own.offsets[:-1][new], np.diff(own.offsets)[new])
     values = InternedValues(*editor.lists((old.offsets, old.utf8), edit, texts))

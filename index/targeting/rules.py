@@ -195,7 +195,14 @@ def gather_spans(
     values: npt.NDArray[Any], begins: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
     """Return offsets, and the spans values[begins[i] : begins[i] + sizes[i]] one after another."""
+    offsets, places = span_places(begins, sizes)
+    return offsets, values[places]
+
+
+def span_places(
+    begins: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return offsets, and the places begins[i] .. begins[i] + sizes[i] one after another."""
     offsets = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
-    places = np.repeat(begins - offsets[:-1], sizes) + np.arange(offsets[-1])
-    return offsets, values[places]
+    return offsets, np.repeat(begins - offsets[:-1], sizes) + np.arange(offsets[-1])

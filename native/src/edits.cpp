@@ -60,12 +60,14 @@ class Moves {
   std::vector<int64_t> firsts_;  // the run of the first row of each block
 };
 
-template <typename Offset>
-void move_offsets(const Runs& runs, const int64_t* shifts, const Offset* offsets, int32_t threads,
-                  Offset* moved) {
+template <typename Number>
+void move_numbers(const Runs& runs, const int64_t* shifts, const char* rows, int32_t threads,
+                  char* moved) {
+  const auto* const from = reinterpret_cast<const Number*>(rows);
+  auto* const to = reinterpret_cast<Number*>(moved);
   runs.each(threads, [&](int64_t run) {
-    std::transform(offsets + runs.begin[run], offsets + runs.end[run], moved + runs.to[run],
-                   [=](Offset offset) { return static_cast<Offset>(offset + shifts[run]); });
+    std::transform(from + runs.begin[run], from + runs.end[run], to + runs.to[run],
+                   [=](Number number) { return static_cast<Number>(number + shifts[run]); });
   });
 }
 
@@ -91,11 +93,16 @@ void take_row(const Column* columns, int64_t count, int64_t row, std::vector<int
 
 }  // namespace
 
-// Moves rows of `bytes` each.
-GRACE_API int32_t grace_move_rows(int64_t count, const int64_t* begins, int64_t bytes,
-                                  const char* rows, int32_t threads, char* moved) {
+// Moves rows of `bytes` each. With `shifts` they are numbers of 4 or 8 bytes, and each run has a
+// shift that is added to them.
+GRACE_API int32_t grace_move_rows(int64_t count, const int64_t* begins, const int64_t* shifts,
+                                  int64_t bytes, const char* rows, int32_t threads, char* moved) {
   return guarded([&] {
     const Runs runs{count, begins};
+    if (shifts != nullptr) {
+      const auto move = bytes == sizeof(int32_t) ? move_numbers<int32_t> : move_numbers<int64_t>;
+      return move(runs, shifts, rows, threads, moved);
+    }
     runs.each(threads, [&](int64_t run) {
       std::memcpy(moved + runs.to[run] * bytes, rows + runs.begin[run] * bytes,
                   (runs.end[run] - runs.begin[run]) * bytes);
@@ -115,22 +122,6 @@ GRACE_API int32_t grace_move_ids(int64_t count, const int64_t* begins, int64_t n
       std::transform(rows + runs.begin[run], rows + runs.end[run], moved + runs.to[run],
                      std::ref(moves));
     });
-  });
-}
-
-// Moves offsets of 4 or 8 bytes, and adds the shift of each run.
-GRACE_API int32_t grace_move_offsets(int64_t count, const int64_t* begins, const int64_t* shifts,
-                                     int64_t bytes, const void* offsets, int32_t threads,
-                                     void* moved) {
-  return guarded([&] {
-    const Runs runs{count, begins};
-    if (bytes == sizeof(int32_t)) {
-      move_offsets(runs, shifts, static_cast<const int32_t*>(offsets), threads,
-                   static_cast<int32_t*>(moved));
-    } else {
-      move_offsets(runs, shifts, static_cast<const int64_t*>(offsets), threads,
-                   static_cast<int64_t*>(moved));
-    }
   });
 }
 

@@ -68,9 +68,9 @@ def changes_of(case: Case, changes: Sequence[RawChange]) -> Changes:
     if not puts:
         return Changes(removed=removed)
     (batch,) = ads_table(case.schema, puts).combine_chunks().to_batches()
-    read = read_puts(AdsReading(case.schema, case.vocab_sizes), batch, threads=2)
-    assert read.rejects == ()
-    return Changes(read.ads, removed, read.rule_columns)
+    read, rejects = read_puts(AdsReading(case.schema, case.vocab_sizes), batch, threads=2)
+    assert rejects == ()
+    return replace(read, removed=removed)
 
 
 def with_changes(snapshot: Snapshot, case: Case, changes: Sequence[RawChange]) -> Snapshot:

@@ -9,8 +9,9 @@ import pytest
 from grace.configs.errors import InputError
 from grace.index.builder.batches import AdsReading
 from grace.index.changes.applied import applied
-from grace.index.changes.change import Changes, ReadPuts, read_puts
+from grace.index.changes.change import Changes, read_puts
 from grace.index.forms.components import explain
+from grace.index.rejects import Reject
 from grace.index.tables.item_numbers import IdMap
 from grace.index.targeting.schema import Attribute, Flight, Range, TargetingSchema, TargetSet
 from grace.proto.retrieval_pb2 import RetrieveRequest
@@ -42,15 +43,15 @@ TYPES = {
 }
 
 
-def put(*rows: dict[str, Any], **types: pa.DataType) -> ReadPuts:
+def put(*rows: dict[str, Any], **types: pa.DataType) -> tuple[Changes, tuple[Reject, ...]]:
     names = dict.fromkeys(name for row in rows for name in row)
     arrays = {n: pa.array([row.get(n) for row in rows], {**TYPES, **types}[n]) for n in names}
     reading = AdsReading(SCHEMA, (3, 5))
     return read_puts(reading, pa.record_batch([*arrays.values()], [*arrays]), threads=1)
 
 
-def kept(read: ReadPuts) -> list[int]:
-    return [] if read.ads is None else sorted(read.ads.columns.ad_ids.tolist())
+def kept(read: Changes) -> list[int]:
+    return [] if read.puts is None else sorted(read.puts.columns.ad_ids.tolist())
 
 
 FAULTS: list[tuple[dict[str, Any], str, str | None, str]] = [
@@ -80,8 +81,7 @@ def test_a_faulty_ad_is_refused_by_name_and_the_others_are_taken(
 ) -> None:
     good = {"ad_id": 1, "sid": [0, 0]}
     row = {"ad_id": 7, "sid": [2, 4], **wrong}
-    read = put(good, row, {**good, "ad_id": 8}, Country=TEXTS)
-    (reject,) = read.rejects
+    read, (reject,) = put(good, row, {**good, "ad_id": 8}, Country=TEXTS)
     assert kept(read) == [1, 8]
     assert (reject.row, reject.id, reject.fault.column) == (1, row["ad_id"], column)
     assert value is None or reject.fault.value == value
@@ -90,19 +90,21 @@ def test_a_faulty_ad_is_refused_by_name_and_the_others_are_taken(
 
 def test_an_ad_that_is_put_twice_is_refused_with_all_copies() -> None:
     row = {"sid": [0, 0]}
-    read = put({"ad_id": 5, **row}, {"ad_id": 6, **row}, {"ad_id": 5, "country": ["SE"], **row})
+    read, rejects = put(
+        {"ad_id": 5, **row}, {"ad_id": 6, **row}, {"ad_id": 5, "country": ["SE"], **row}
+    )
     assert kept(read) == [6]
-    assert [(each.row, each.id, each.fault.column) for each in read.rejects] == [
+    assert [(each.row, each.id, each.fault.column) for each in rejects] == [
         (0, 5, "ad_id"),
         (2, 5, "country"),
     ]
 
 
 def test_a_column_that_is_not_there_has_no_rule_and_a_null_of_another_is_none() -> None:
-    read = put({"ad_id": 5, "sid": [0, 0], "color": None}, color=pa.string())
-    assert (kept(read), read.rejects, read.rule_columns) == ([5], (), ())
+    read, rejects = put({"ad_id": 5, "sid": [0, 0], "color": None}, color=pa.string())
+    assert (kept(read), rejects, read.rule_columns) == ([5], (), ())
     none = pa.table({"ad_id": [1], "sid": [[0, 0]]}).to_batches()[0].slice(0, 0)
-    assert read_puts(AdsReading(SCHEMA, (3, 5)), none, threads=1) == (None, (), ())
+    assert read_puts(AdsReading(SCHEMA, (3, 5)), none, threads=1) == (Changes(), ())
 
 
 def test_a_column_of_the_wrong_type_is_refused() -> None:
@@ -116,16 +118,16 @@ def test_texts_are_numbered_by_the_id_maps_of_a_build() -> None:
     names = IdMap()
     names.add(["sku-a", "sku-b"])
     batch = pa.record_batch({"ad_id": ["sku-b"], "sid": pa.array([[0, 0]], TYPES["sid"])})
-    read = read_puts(AdsReading(SCHEMA, (3, 5), {"ad_id": names}), batch, threads=1)
+    read, _ = read_puts(AdsReading(SCHEMA, (3, 5), {"ad_id": names}), batch, threads=1)
     assert kept(read) == [1]
 
 
 def test_what_a_put_says_replaces_all_that_the_ad_said() -> None:
     rules = {"country": (frozenset({"NO"}), None), "place": (frozenset({"oslo"}), None)}
     base = plain_snapshot(SCHEMA, (3, 5), [RawAd(7, (2, 4), 1.0, rules, {"campaign": 3})])
-    read = put({"ad_id": 7, "sid": [0, 1], "rule": "country = US and age >= 18 or place = rome"})
+    read, _ = put({"ad_id": 7, "sid": [0, 1], "rule": "country = US and age >= 18 or place = rome"})
     assert read.rule_columns == ("rule",)
-    after = applied(base, Changes(read.ads, (), read.rule_columns), 1)
+    after = applied(base, read, 1)
     assert (after.trie.walk((0, 1)), after.trie.num_leaves) == (2, 1)
     assert (after.ads.ad_ids.tolist(), after.ads.ad_weight.tolist()) == ([7], [0.0])
     assert (after.entities[0].of_ad.tolist(), len(after.entities[0])) == ([-1], 0)

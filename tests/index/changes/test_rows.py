@@ -48,7 +48,6 @@ def assert_same_edits(rng: np.random.Generator, size: int, most: int, threads: i
     joining = rng.integers(-1, 99, size=len(edit.at)).astype(np.int32)
     expected = plain_rows(ids, edit, joining, moves)
     assert_same_arrays(editor.ids(ids, edit, joining, moves), expected)
-    assert_same_arrays(editor.moved(ids, moves), moves.moved(ids))
     sizes = rng.integers(4, size=len(edit.at))
     for offsets in (random_offsets(rng, size), random_offsets(rng, size).astype(np.int32)):
         expected = plain_offsets(offsets, edit, sizes)
