@@ -17,11 +17,12 @@ from grace.index.builder.batches import AdColumns
 from grace.index.builder.collect import CollectedAds
 from grace.index.builder.sorting import order_by_id, order_by_sid
 from grace.index.changes.change import Changes
-from grace.index.changes.places import edited_trie, places_of_ads
+from grace.index.changes.places import edited_trie, first_with, places_of_ads
 from grace.index.changes.rows import (
     Array,
     Edit,
     Editor,
+    Found,
     Int64,
     Regrouped,
     bisected,
@@ -48,12 +49,14 @@ def applied(
     old = snapshot.ads
     ordinals = old.ordinals(ids)
     removed = np.sort(ordinals[ordinals >= 0])
-    places = places_of_ads(snapshot.trie, old, puts.columns.tokens, puts.columns.ad_ids)
-    of_ads = Edit(old.num_ads, removed, places.ads.at)
+    tokens, trie = puts.columns.tokens, snapshot.trie
+    *levels, found = places_of_ads(snapshot, tokens, puts.columns.ad_ids)
+    of_ads = Edit(old.num_ads, removed, found.at)
     require_ids(of_ads.rows, "ads")
-    first = places.levels[-1].first
-    leaves = regrouped(old.ad_offsets, removed, places.leaves, first)
-    trie = edited_trie(editor, snapshot.trie, puts.columns.tokens, places.levels, leaves.gone)
+    first = first_with(tokens)
+    own_leaves = Found(levels[-1].at - trie.first_leaf, levels[-1].there)
+    leaves = regrouped(old.ad_offsets, removed, own_leaves, first[-1])
+    trie = edited_trie(editor, trie, tokens, first, levels, leaves.gone)
     ruled = with_rules_of(editor, snapshot, puts)
     ads = SidToAds(
         editor.offsets(old.ad_offsets, leaves.edit, leaves.sizes),
@@ -72,26 +75,19 @@ def applied(
     if snapshot.exact is not None:
         exact = _exact(editor, snapshot, snapshot.exact, ruled, leaves, ads)
     rules = ruled.rules, ruled.set_values
-    found = Snapshot(facts, snapshot.schema, trie, ads, *rules, entities, mode, None, exact)
+    after = Snapshot(facts, snapshot.schema, trie, ads, *rules, entities, mode, None, exact)
     if snapshot.matchers is None:
-        return found
-    return derive(found, Eligibility(mode, snapshot.matchers.k_way), threads, allocate)
+        return after
+    return derive(after, Eligibility(mode, snapshot.matchers.k_way), threads, allocate)
 
 
 def canonical(snapshot: Snapshot) -> Snapshot:
     """Return the facts that a build of the same ads makes: array for array, without a mode."""
-    rule_of, rules, set_values = only_used(
-        snapshot.rules, [values.strings for values in snapshot.set_values], snapshot.ads.ad_rule
-    )
-    return replace(
-        snapshot,
-        ads=replace(snapshot.ads, ad_rule=rule_of),
-        rules=rules,
-        set_values=set_values,
-        mode=MatcherMode.CD,
-        matchers=None,
-        exact=None,
-    )
+    strings = [values.strings for values in snapshot.set_values]
+    rule_of, rules, set_values = only_used(snapshot.rules, strings, snapshot.ads.ad_rule)
+    ads = replace(snapshot.ads, ad_rule=rule_of)
+    found = replace(snapshot, ads=ads, rules=rules, set_values=set_values)
+    return replace(found, mode=MatcherMode.CD, matchers=None, exact=None)
 
 
 def _in_order(snapshot: Snapshot, puts: CollectedAds | None, threads: int) -> CollectedAds:

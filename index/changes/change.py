@@ -1,8 +1,7 @@
 """Changes of ads, and how rows become put ads: as a build reads them, with the same refusals."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -35,12 +34,6 @@ class Changes:
     rule_columns: tuple[str, ...] = ()
 
 
-class ReadPuts(NamedTuple):
-    ads: CollectedAds | None
-    rule_columns: tuple[str, ...]
-    rejects: tuple[Reject, ...]  # by row
-
-
 @dataclass(frozen=True, slots=True)
 class _Batch(TableFile):
     """A table in memory."""
@@ -52,11 +45,13 @@ class _Batch(TableFile):
             yield self.content.select(columns).slice(first, rows)
 
 
-def read_puts(reading: AdsReading, batch: pa.RecordBatch, threads: int) -> ReadPuts:
+def read_puts(
+    reading: AdsReading, batch: pa.RecordBatch, threads: int
+) -> tuple[Changes, tuple[Reject, ...]]:
     """Read rows of an ads table with our column names. A column that is not there has no rule.
 
-    Raise InputError for a column of the wrong type. A fault of a row refuses its ad only, and so
-    does a value in a column that the schema does not know.
+    Return the puts, and the rejects by row. Raise InputError for a column of the wrong type. A
+    fault of a row refuses only its ad. So does a value in a column that the schema does not know.
     """
     schema = reading.schema
     expected = ExpectedColumns(schema, (), reading.sids is not None, frozenset(reading.names))
@@ -65,13 +60,13 @@ def read_puts(reading: AdsReading, batch: pa.RecordBatch, threads: int) -> ReadP
     absent = tuple(name for name in named if not {*expected.columns(name)} & {*known})
     rows = batch.select(known)
     table = _Batch(_ADDRESS, Format.PARQUET, rows.schema, len(rows), content=rows)
-    expected = ExpectedColumns(schema, absent, reading.sids is not None, expected.mapped)
-    theirs = checked_columns(table, TableSource((_ADDRESS,)), expected)
-    source = AdsSource((AdsFile(table, len(rows), theirs),))
-    collector = Collector(source, reading, threads, len(rows), len(rows))
+    source, expected = TableSource((_ADDRESS,)), replace(expected, without=absent)
+    theirs = checked_columns(table, source, expected)
+    ads_source = AdsSource((AdsFile(table, len(rows), theirs),))
+    collector = Collector(ads_source, reading, threads, len(rows), len(rows))
     collected = next(iter(collector), None)
     if collected is None:
-        return ReadPuts(None, (), ())
+        return Changes(), ()
     ads, ids = collected
     rejects = {reject.row: reject for reject in collector.rejects}
     faults: list[tuple[int, str, str | None, str]] = [
@@ -87,4 +82,4 @@ def read_puts(reading: AdsReading, batch: pa.RecordBatch, threads: int) -> ReadP
         rejects.setdefault(row, Reject(_ADDRESS, row, ad, Fault(column, value, reason)))
     ads = ads.without(np.unique(ids.ids[np.isin(ids.rows, [*rejects])]))
     columns = columns_stated(schema, collector.stated)
-    return ReadPuts(ads, columns, tuple(rejects[row] for row in sorted(rejects)))
+    return Changes(ads, (), columns), tuple(rejects[row] for row in sorted(rejects))

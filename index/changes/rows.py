@@ -1,7 +1,7 @@
 """Edits of large arrays: some rows go, some join, all others keep their order."""
 
 from collections.abc import Callable, Sequence
-from ctypes import c_int32, c_int64
+from ctypes import c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from grace.index.allocation import Allocate, plain_memory
 from grace.index.forms.lists import group_column
-from grace.index.targeting.rules import Column, Groups, Lists
+from grace.index.targeting.rules import Column, Groups, Lists, rows_in, span_places
 from grace.native.loader import array_in, array_out, declare
 
 Array = npt.NDArray[Any]
@@ -20,27 +20,25 @@ Int64 = npt.NDArray[np.int64]
 Ids = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 
-_NONE = np.empty(0, np.int64)
-_STRUCT, _BYTES = array_in(np.uintp), array_in(np.uint8)
+NO_ROWS = np.empty(0, np.int64)
+_MOST_ROWS = 1 << 18  # of a run, so that all threads have work
 
-_edit_rows = declare(
-    "grace_edit_rows", _STRUCT, c_int64, _BYTES, _BYTES, c_int32, array_out(np.uint8)
+_RUNS = (c_int64, array_in(np.int64, 2))
+_move_rows = declare(
+    "grace_move_rows",
+    *(*_RUNS, c_void_p, c_int64, array_in(np.uint8), c_int32, array_out(np.uint8)),
 )
-_edit_ids = declare(
-    "grace_edit_ids",
-    *(_STRUCT, _STRUCT, array_in(np.int32), array_in(np.int32), c_int32, array_out(np.int32)),
-)
-_edit_offsets = declare(
-    "grace_edit_offsets",
-    *(_STRUCT, c_int64, _BYTES, array_in(np.int64), c_int32, array_out(np.uint8)),
+_move_ids = declare(
+    "grace_move_ids",
+    *(*_RUNS, c_int64, *_RUNS, array_in(np.int32), c_int32, array_out(np.int32)),
 )
 _find_rows = declare(
     "grace_find_rows",
-    *(c_int64, c_int64, _STRUCT, c_int64, _STRUCT, c_int32, array_out(np.int64)),
+    *(c_int64, c_int64, array_in(np.uintp, 2), c_int64, array_in(np.uintp, 2)),
+    *(c_int32, array_out(np.int64)),
 )
 
 
-# The structs of native/src/edits.cpp.
 @dataclass(frozen=True)
 class Edit:
     """
@@ -54,12 +52,8 @@ class Edit:
     at: Int64
 
     @staticmethod
-    def joining(size: int, at: Int64) -> "Edit":
-        return Edit(size, _NONE, at)
-
-    @staticmethod
     def appending(size: int, rows: int) -> "Edit":
-        return Edit(size, _NONE, np.full(rows, size, np.int64))
+        return Edit(size, NO_ROWS, np.full(rows, size, np.int64))
 
     @property
     def rows(self) -> int:
@@ -77,10 +71,16 @@ class Edit:
         return found.astype(rows.dtype)
 
     @cached_property
-    def struct(self) -> npt.NDArray[np.uintp]:
-        assert self.removed.dtype == self.at.dtype == np.int64
-        sizes = self.size, len(self.removed), len(self.at)
-        return np.array([*sizes, self.removed.ctypes.data, self.at.ctypes.data], np.uintp)
+    def runs(self) -> Int64:
+        """Where rows that stay together begin, where they end, and where they move.   [3, runs]"""
+        blocks = np.append(np.arange(0, self.size, _MOST_ROWS), self.size)
+        cuts = np.unique(np.concatenate([blocks, self.removed, self.removed + 1, self.at]))
+        assert (np.diff(self.removed) > 0).all()
+        assert (np.diff(self.at) >= 0).all()
+        assert (cuts[0], cuts[-1]) == (0, self.size), "a row out of range"
+        stays = ~np.isin(cuts[:-1], self.removed)
+        begins, ends = cuts[:-1][stays], cuts[1:][stays]
+        return np.stack([begins, ends, self.moved(begins)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,27 +91,39 @@ class Editor:
     allocate: Allocate = plain_memory
 
     def rows(self, array: Array, edit: Edit, new: Array) -> Array:
-        found, width = self._memory(array, edit.rows), array.itemsize * prod(array.shape[1:])
-        joining = _bytes(new.astype(array.dtype, copy=False))
-        _edit_rows(edit.struct, width, _bytes(array), joining, self.threads, found)
-        return found.view(array.dtype).reshape(edit.rows, *array.shape[1:])
+        found = self._moved(array, edit, edit.rows)
+        found[edit.places] = new
+        return found
 
     def ids(self, array: Ids, edit: Edit, new: Array, ids: Edit) -> Ids:
         """Return ids, of which `ids` moves those that stay."""
-        found = self._memory(array, edit.rows).view(np.int32)
-        joining = np.ascontiguousarray(new, np.int32)
-        _edit_ids(edit.struct, ids.struct, array, joining, self.threads, found)
+        found = self.allocate(4 * edit.rows).view(np.int32)
+        moves = ids.size, ids.runs.shape[1], ids.runs
+        _move_ids(edit.runs.shape[1], edit.runs, *moves, array, self.threads, found)
+        found[edit.places] = new
         return found
-
-    def moved(self, array: Ids, ids: Edit) -> Ids:
-        return self.ids(array, Edit.appending(len(array), 0), _NONE, ids)
 
     def offsets(self, offsets: Array, edit: Edit, sizes: Int64) -> Array:
         """Return the offsets of groups after an edit of the groups. New ones have these sizes."""
-        found = self._memory(offsets, edit.rows + 1)
-        own, width = _bytes(offsets), offsets.itemsize
-        _edit_offsets(edit.struct, width, own, sizes.astype(np.int64), self.threads, found)
-        return found.view(offsets.dtype)
+        begins, ends = (offsets[edit.removed + end].astype(np.int64) for end in (0, 1))
+        lost, won = (np.append(0, np.cumsum(each)) for each in (ends - begins, sizes))
+        shifts = won[np.searchsorted(edit.at, edit.runs[0], "right")]
+        shifts -= lost[np.searchsorted(edit.removed, edit.runs[0])]
+        found = self._moved(offsets, edit, edit.rows + 1, shifts)
+        shifts = won[:-1] - lost[np.searchsorted(edit.removed, edit.at)]
+        found[edit.places] = offsets[edit.at] + shifts
+        found[-1] = offsets[-1] + won[-1] - lost[-1]
+        return found
+
+    def _moved(self, array: Array, edit: Edit, rows: int, shifts: Int64 | None = None) -> Array:
+        """Return an array of this many rows, of which only those that stay are written."""
+        shape, runs = (rows, *array.shape[1:]), edit.runs
+        memory = self.allocate(array.itemsize * prod(shape))
+        given = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        width = array.itemsize * prod(shape[1:])
+        address = None if shifts is None else shifts.ctypes.data
+        _move_rows(runs.shape[1], runs, address, width, given, self.threads, memory)
+        return memory.view(array.dtype).reshape(shape)
 
     def lists(
         self, lists: tuple[Array, Array], edit: Edit, new: tuple[Array, Array]
@@ -124,60 +136,45 @@ class Editor:
 
     def appended(self, column: Any, more: Any) -> Any:
         """Return the rows of both columns."""
-        if not isinstance(column, Lists | Groups):
-            return self.rows(column, Edit.appending(len(column), len(more)), more)
-        end = Edit.appending(len(column.offsets) - 1, len(more.offsets) - 1)
+        end = Edit.appending(rows_in(column), rows_in(more))
         if isinstance(column, Lists):
             return Lists(*self.lists(column, end, more))
-        offsets = self.offsets(column.offsets, end, np.diff(more.offsets))
-        return Groups(offsets, self.appended(column.lists, more.lists))
+        if isinstance(column, Groups):
+            offsets = self.offsets(column.offsets, end, np.diff(more.offsets))
+            return Groups(offsets, self.appended(column.lists, more.lists))
+        return self.rows(column, end, more)
 
     def places(self, columns: Sequence[Column], wanted: Sequence[Column]) -> Int64:
         """Return the first place of each wanted row among the rows, or -1. Wanted rows differ.
 
         Rows are equal if they are in all columns.
         """
-        own, others = [*map(_words, columns)], [*map(_words, wanted)]
-        found = np.empty(_count(others[0]), np.int64)
-        structs = [np.concatenate([*map(_struct, each)]) for each in (own, others)]
-        counts = _count(own[0]), _count(others[0])
-        _find_rows(len(own), counts[0], structs[0], counts[1], structs[1], self.threads, found)
+        words = [[*map(_words, each)] for each in (columns, wanted)]
+        structs = [
+            np.array([(a.ctypes.data, b.ctypes.data, width) for a, b, width in each], np.uintp)
+            for each in words
+        ]
+        rows, count = rows_in(columns[0]), rows_in(wanted[0])
+        found = np.empty(count, np.int64)
+        _find_rows(len(columns), rows, structs[0], count, structs[1], self.threads, found)
         return found
 
-    def _memory(self, like: Array, rows: int) -> npt.NDArray[np.uint8]:
-        return self.allocate(like.itemsize * prod((rows, *like.shape[1:])))
 
-
-def _bytes(array: Array) -> npt.NDArray[np.uint8]:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
-def _words(column: Column) -> Lists | Ids:
-    """Return a column as rows of words: lists of them, or a table."""
+def _words(column: Column) -> tuple[Array, Array, int]:
+    """Return the words of a column as C++ reads them: between offsets, or `width` in each row."""
     if isinstance(column, Groups):
         grouped = group_column(column)
-        return Lists(grouped.offsets, grouped.codes)
+        return grouped.offsets, grouped.codes, 0
     if isinstance(column, Lists):
-        return Lists(*map(np.ascontiguousarray, column))
-    return np.ascontiguousarray(column).view(np.int32)
-
-
-def _count(words: Lists | Ids) -> int:
-    return len(words.offsets) - 1 if isinstance(words, Lists) else len(words)
-
-
-def _struct(words: Lists | Ids) -> npt.NDArray[np.uintp]:
-    if isinstance(words, Lists):
-        return np.array([words.offsets.ctypes.data, words.values.ctypes.data, 0], np.uintp)
-    return np.array([0, words.ctypes.data, words.shape[1]], np.uintp)
+        return np.ascontiguousarray(column.offsets), np.ascontiguousarray(column.values), 0
+    words = np.ascontiguousarray(column).view(np.int32)
+    return NO_ROWS, words, words.shape[1]
 
 
 def spans(offsets: Array, groups: Int64) -> Int64:
     """Return the places of all members of these groups."""
     begins = offsets[groups].astype(np.int64)
-    sizes = offsets[groups + 1] - begins
-    ends = np.cumsum(sizes)
-    return np.repeat(begins - ends + sizes, sizes) + np.arange(int(sizes.sum()))
+    return span_places(begins, offsets[groups + 1] - begins)[1]
 
 
 class Found(NamedTuple):

@@ -15,20 +15,18 @@ import numpy.typing as npt
 
 from grace.index.builder.arrange import only_used
 from grace.index.builder.collect import CollectedAds
-from grace.index.changes.rows import Edit, Editor, Int64
+from grace.index.changes.rows import NO_ROWS, Edit, Editor, Int64
 from grace.index.snapshot import Snapshot, require_ids
 from grace.index.targeting.rules import (
     Column,
     Lists,
     TargetingRules,
     gather_spans,
-    lists_in,
+    rows_in,
     take,
-    with_lists,
+    with_ids,
 )
 from grace.index.users.values import InternedValues
-
-_NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,67 +44,55 @@ class Ruled:
 
 def with_rules_of(editor: Editor, snapshot: Snapshot, puts: CollectedAds) -> Ruled:
     old, old_values = snapshot.rules, snapshot.set_values
-    before = old.num_rules + old.num_alternatives
+    numbers = old.num_rules + old.num_alternatives
     if not len(puts):
-        return Ruled(old, old_values, puts.columns.rule_of, Edit.joining(before, _NONE))
+        return Ruled(old, old_values, puts.columns.rule_of, Edit.appending(numbers, 0))
     rule_of, own, own_values = only_used(puts.rules, puts.set_values, puts.columns.rule_of)
-    rows = own.rows.copy()
-    parts, joined = [], []
+    rows, parts, set_values = own.rows.copy(), [], []
     of_sets = iter(zip(old_values, own_values, strict=True))
     for number, (part, of_puts) in enumerate(zip(old.parts, own.parts, strict=True)):
         columns, wanted = part.columns, of_puts.columns
         if part.has_values:
-            values, edit, ids = _with_values(editor, *next(of_sets))
-            joined.append(values)
-            if len(edit.at):
-                columns = tuple(_renamed(editor, each, edit) for each in columns)
-            wanted = tuple(_with_ids(each, ids) for each in wanted)
+            values, new_id, own_id = _with_values(editor, *next(of_sets))
+            if new_id is not None:
+                columns = tuple(with_ids(each, new_id) for each in columns)
+            wanted = tuple(with_ids(each, own_id) for each in wanted)
+            set_values.append(values)
         columns, places = _with_rows(editor, columns, wanted)
         rows[:, number] = places[own.rows[:, number]]
-        same = all(map(is_, columns, part.columns))
-        parts.append(part if same else type(part)(*columns))
+        parts.append(part if all(map(is_, columns, part.columns)) else type(part)(*columns))
     (all_rows,), rules = _with_rows(editor, (old.rows,), (rows,))
     listed = Lists(own.alternatives.offsets, rules[own.alternatives.values].astype(np.int32))
     (alternatives,), several = _with_rows(editor, (old.alternatives,), (listed,))
-    require_ids(len(all_rows) + len(alternatives.offsets) - 1, "rules and alternatives")
-    numbers = np.append(rules, len(all_rows) + several)
+    require_ids(len(all_rows) + rows_in(alternatives), "rules and alternatives")
     added = np.full(len(all_rows) - old.num_rules, old.num_rules)
     return Ruled(
         TargetingRules(all_rows, tuple(parts), alternatives),
-        old_values if all(map(is_, joined, old_values)) else tuple(joined),
-        numbers[rule_of].astype(np.int32),
-        Edit.joining(before, added),
+        old_values if all(map(is_, set_values, old_values)) else tuple(set_values),
+        np.append(rules, len(all_rows) + several)[rule_of].astype(np.int32),
+        Edit(numbers, NO_ROWS, added),
     )
 
 
 def _with_values(
     editor: Editor, old: InternedValues, own: InternedValues
-) -> tuple[InternedValues, Edit, npt.NDArray[np.int32]]:
-    """Return the values of both, the edit of the old ones, and the ids there of the own ones."""
+) -> tuple[InternedValues, npt.NDArray[np.int32] | None, npt.NDArray[np.int32]]:
+    """Return the values of both, and the ids there of the old ones and of the own ones.
+
+    No ids of the old ones if they do not change.
+    """
     at = np.array([bisect_left(old, text) for text in own.strings], np.int64)
     pairs = zip(at.tolist(), own.strings, strict=True)
-    there = np.array([place < len(old) and old[place] == text for place, text in pairs], np.bool_)
-    edit = Edit.joining(len(old), at[~there])
-    ids = edit.moved(at)
-    ids[~there] = edit.places
-    if there.all():
-        return old, edit, ids.astype(np.int32)
+    new = np.array([place == len(old) or old[place] != text for place, text in pairs], np.bool_)
+    if not new.any():
+        return old, None, at.astype(np.int32)
+    edit = Edit(len(old), NO_ROWS, at[new])
     require_ids(edit.rows, "values of a set")
-    texts = gather_spans(own.utf8, own.offsets[:-1][~there], np.diff(own.offsets)[~there])
+    texts = gather_spans(own.utf8, own.offsets[:-1][new], np.diff(own.offsets)[new])
     values = InternedValues(*editor.lists((old.offsets, old.utf8), edit, texts))
-    return values, edit, ids.astype(np.int32)
-
-
-def _renamed(editor: Editor, column: Column, edit: Edit) -> Column:
-    lists = lists_in(column)
-    assert lists is not None
-    return with_lists(column, Lists(lists.offsets, editor.moved(lists.values, edit)))
-
-
-def _with_ids(column: Column, ids: npt.NDArray[np.int32]) -> Column:
-    lists = lists_in(column)
-    assert lists is not None
-    return with_lists(column, Lists(lists.offsets, ids[lists.values]))
+    own_id = edit.moved(at)
+    own_id[new] = edit.places
+    return values, edit.moved(np.arange(len(old), dtype=np.int32)), own_id.astype(np.int32)
 
 
 def _with_rows(
@@ -117,8 +103,6 @@ def _with_rows(
     new = np.flatnonzero(places < 0)
     if not len(new):
         return tuple(columns), places
-    first = columns[0]
-    places[new] = len(first.offsets) - 1 if isinstance(first, tuple) else len(first)
-    places[new] += np.arange(len(new))
+    places[new] = rows_in(columns[0]) + np.arange(len(new))
     pairs = zip(columns, wanted, strict=True)
     return tuple(editor.appended(column, take(more, new)) for column, more in pairs), places

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from grace.index.allocation import Allocate, plain_memory
 from grace.index.matching.ads import SidToAds
-from grace.index.targeting.rules import Groups, Lists, Rows, TargetingRules
+from grace.index.targeting.rules import Groups, Lists, Rows, TargetingRules, span_places
 from grace.native.loader import array_in, array_out, declare
 
 _leaf_rules = declare(
@@ -175,7 +175,5 @@ def _of_leaves(
     """Return the places of the leaves' rules, and each pair of leaf and rule as one number."""
     begins = offsets[leaves].astype(np.int64)
     sizes = offsets[leaves + 1] - begins
-    ends = sizes.cumsum()
-    places = (begins - ends + sizes).repeat(sizes)
-    places += np.arange(len(places))
+    places = span_places(begins, sizes)[1]
     return places, (leaves << 32).repeat(sizes) | rules[places]

@@ -1,6 +1,5 @@
-// Edits of large arrays: some rows go, some join, all others keep their order. And the search for a
-// few rows among many. index/changes/rows.py says what an edit is. All cores; no result depends on
-// `threads`.
+// Edits of large arrays, whose rows mostly stay: index/changes/rows.py. And the search for a few
+// rows among many. All cores; no result depends on `threads`.
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -10,270 +9,151 @@
 #include "grace/interner.h"
 #include "grace/parallel.h"
 
-// Row r of a column is words[offsets[r] .. offsets[r + 1]], or if `offsets` is null the words
-// [width * r .. width * (r + 1)].
-struct GraceColumn {
-  const int64_t* offsets;
-  const int32_t* words;
-  int64_t width;
-};
-
-// Some rows go, and others join: each before the row `at`, or at the end if that is `size`. Both
-// ascend.
-struct GraceEdit {
-  int64_t size;
-  int64_t num_removed;
-  int64_t num_joining;
-  const int64_t* removed;
-  const int64_t* at;
-};
-
 namespace grace::edits {
 
 namespace {
 
-constexpr int64_t kRowsAtOnce = 1 << 18;
-constexpr int64_t kBlocksPerBreak = 8;
+constexpr int64_t kRowsAtOnce = 1 << 16;
+constexpr int64_t kBlocksPerRun = 8;
 
-void require_valid(const GraceEdit& edit) {
-  const auto ascend = [](const int64_t* rows, int64_t count, int64_t step, int64_t end) {
-    for (int64_t i = 0, least = 0; i < count; ++i) {
-      require(rows[i] >= least && rows[i] < end, "edit: a row out of range or order");
-      least = rows[i] + step;
-    }
-  };
-  ascend(edit.removed, edit.num_removed, 1, edit.size);
-  ascend(edit.at, edit.num_joining, 0, edit.size + 1);
-}
+// Runs of rows that stay: those from begin to end move to `to`.   int64 [3, count]
+struct Runs {
+  int64_t count;
+  const int64_t* begin;
+  const int64_t* end = begin + count;
+  const int64_t* to = end + count;
 
-// The places of edit.removed and edit.at that come before a row.
-struct Place {
-  int64_t removed;
-  int64_t joining;
+  // Calls body(run) for each run, on several threads.
+  template <typename Body>
+  void each(int32_t threads, const Body& body) const {
+    parallel_tasks(count, threads, body);
+  }
 };
 
-Place place_of(const GraceEdit& edit, int64_t row) {
-  return {std::lower_bound(edit.removed, edit.removed + edit.num_removed, row) - edit.removed,
-          std::lower_bound(edit.at, edit.at + edit.num_joining, row) - edit.at};
-}
-
-// Calls stay(begin, end, to, before) for rows that stay, which move to `to`, and join(first, last,
-// to, before) for new rows, in order. `before` is what goes and joins before them. Calls come from
-// several threads.
-template <typename Stay, typename Join>
-void for_each_run(const GraceEdit& edit, int32_t threads, const Stay& stay, const Join& join) {
-  const int64_t tasks = std::max<int64_t>(1, (edit.size + kRowsAtOnce - 1) / kRowsAtOnce);
-  parallel_tasks(tasks, threads, [&](int64_t task) {
-    int64_t row = task * kRowsAtOnce;
-    const bool is_last = task == tasks - 1;
-    const int64_t end = is_last ? edit.size : row + kRowsAtOnce;
-    Place before = place_of(edit, row);
-    int64_t to = row - before.removed + before.joining;
-    for (;;) {
-      int64_t next = end;
-      if (before.removed < edit.num_removed) next = std::min(next, edit.removed[before.removed]);
-      if (before.joining < edit.num_joining) next = std::min(next, edit.at[before.joining]);
-      if (next > row) stay(row, next, to, before);
-      to += next - row;
-      row = next;
-      if (row == end && !is_last) return;
-      int64_t last = before.joining;
-      while (last < edit.num_joining && edit.at[last] == row) ++last;
-      if (last > before.joining) join(before.joining, last, to, before);
-      to += last - before.joining;
-      before.joining = last;
-      if (row == end) return;
-      if (before.removed < edit.num_removed && edit.removed[before.removed] == row) {
-        ++before.removed;
-        ++row;
-      }
-    }
-  });
-}
-
-// The numbers of rows after an edit. A few comparisons find one: a table by blocks of rows says
-// which changes come before.
+// The numbers that rows have after an edit. A table says between which runs to search for a row.
 class Moves {
  public:
-  explicit Moves(const GraceEdit& edit) {
-    // A row that goes moves those after it, and a row that joins those from its place on.
-    Place next{0, 0};
-    int64_t shift = 0;
-    const int64_t count = edit.num_removed + edit.num_joining;
-    breaks_.reserve(count);
-    shifts_.assign(1, 0);
-    while (next.removed + next.joining < count) {
-      const bool joins =
-          next.joining < edit.num_joining &&
-          (next.removed == edit.num_removed || edit.at[next.joining] <= edit.removed[next.removed]);
-      breaks_.push_back(joins ? edit.at[next.joining++] : edit.removed[next.removed++] + 1);
-      shift += joins ? 1 : -1;
-      shifts_.push_back(static_cast<int32_t>(shift));
-    }
-    while ((edit.size >> bits_) > kBlocksPerBreak * count) ++bits_;
-    firsts_.resize((edit.size >> bits_) + 2);
+  Moves(const Runs& runs, int64_t rows) : runs_(runs) {
+    while ((rows >> bits_) > kBlocksPerRun * runs.count) ++bits_;
+    firsts_.resize((rows >> bits_) + 2);
     for (size_t block = 0; block < firsts_.size(); ++block) {
-      const auto first = static_cast<int64_t>(block) << bits_;
-      firsts_[block] = static_cast<int32_t>(
-          std::lower_bound(breaks_.begin(), breaks_.end(), first) - breaks_.begin());
+      firsts_[block] = run_of(0, runs.count, static_cast<int64_t>(block) << bits_);
     }
   }
 
   int32_t operator()(int32_t row) const {
     if (row < 0) return row;
-    const int32_t* const first = &firsts_[row >> bits_];
-    if (first[0] == first[1]) return row + shifts_[first[0]];
-    const auto end = breaks_.begin() + first[1];
-    return row + shifts_[std::upper_bound(breaks_.begin() + first[0], end, row) - breaks_.begin()];
+    const int64_t* const first = &firsts_[row >> bits_];
+    const int64_t run = first[0] == first[1] ? first[0] : run_of(first[0], first[1] + 1, row);
+    return row + static_cast<int32_t>(runs_.to[run] - runs_.begin[run]);
   }
 
  private:
+  // The last run of first .. end - 1 that begins at a row or before it, or the first one.
+  int64_t run_of(int64_t first, int64_t end, int64_t row) const {
+    const int64_t* const after = std::upper_bound(runs_.begin + first, runs_.begin + end, row);
+    return std::max<int64_t>(after - runs_.begin - 1, first);
+  }
+
+  const Runs runs_;
   int bits_ = 0;
-  std::vector<int64_t> breaks_;  // ascending
-  std::vector<int32_t> shifts_;  // after this many of the breaks
-  std::vector<int32_t> firsts_;  // breaks before each block of rows
+  std::vector<int64_t> firsts_;  // the run of the first row of each block
 };
 
-template <typename Offset>
-void edit_offsets(const GraceEdit& edit, const Offset* offsets, const int64_t* sizes,
-                  int32_t threads, Offset* edited) {
-  // Members that go, and that join, with the first groups that do.
-  std::vector<int64_t> lost(edit.num_removed + 1), won(edit.num_joining + 1);
-  for (int64_t i = 0; i < edit.num_removed; ++i) {
-    const int64_t group = edit.removed[i];
-    lost[i + 1] = lost[i] + offsets[group + 1] - offsets[group];
-  }
-  for (int64_t i = 0; i < edit.num_joining; ++i) won[i + 1] = won[i] + sizes[i];
-  for_each_run(
-      edit, threads,
-      [&](int64_t begin, int64_t end, int64_t to, const Place& before) {
-        const auto shift = static_cast<Offset>(won[before.joining] - lost[before.removed]);
-        for (int64_t group = begin; group < end; ++group) edited[to++] = offsets[group] + shift;
-      },
-      [&](int64_t first, int64_t last, int64_t to, const Place& before) {
-        const int64_t start = offsets[edit.at[first]] - lost[before.removed];
-        for (; first < last; ++first) edited[to++] = static_cast<Offset>(start + won[first]);
-      });
-  const int64_t rows = edit.size - edit.num_removed + edit.num_joining;
-  edited[rows] = static_cast<Offset>(offsets[edit.size] + won.back() - lost.back());
+template <typename Number>
+void move_numbers(const Runs& runs, const int64_t* shifts, const char* rows, int32_t threads,
+                  char* moved) {
+  const auto* const from = reinterpret_cast<const Number*>(rows);
+  auto* const to = reinterpret_cast<Number*>(moved);
+  runs.each(threads, [&](int64_t run) {
+    std::transform(from + runs.begin[run], from + runs.end[run], to + runs.to[run],
+                   [=](Number number) { return static_cast<Number>(number + shifts[run]); });
+  });
 }
 
-struct Rows {
-  const GraceColumn* columns;
-  int64_t num_columns;
-
-  static const int32_t* words(const GraceColumn& column, int64_t row) {
-    return column.words + (column.offsets == nullptr ? row * column.width : column.offsets[row]);
-  }
-
-  static int64_t length(const GraceColumn& column, int64_t row) {
-    return column.offsets == nullptr ? column.width : column.offsets[row + 1] - column.offsets[row];
-  }
-
-  uint64_t hash(int64_t row) const {
-    uint64_t found = 0;
-    for (int64_t c = 0; c < num_columns; ++c) {
-      found = mix(found ^ hash_span(words(columns[c], row), length(columns[c], row)),
-                  0x9e3779b97f4a7c15u) +
-              1;
-    }
-    return found;
-  }
-
-  bool same(int64_t row, const Rows& others, int64_t other) const {
-    for (int64_t c = 0; c < num_columns; ++c) {
-      const int64_t own = length(columns[c], row);
-      if (own != length(others.columns[c], other)) return false;
-      const int32_t* const words_there = words(others.columns[c], other);
-      if (!std::equal(words_there, words_there + own, words(columns[c], row))) return false;
-    }
-    return true;
-  }
+// Row r is words[offsets[r] .. offsets[r + 1]], or with a width words[width * r .. width * (r +
+// 1)].
+struct Column {
+  const int64_t* offsets;
+  const int32_t* words;
+  int64_t width;
 };
+
+// Replaces `words` by those of a row, each column after its length.
+void take_row(const Column* columns, int64_t count, int64_t row, std::vector<int32_t>& words) {
+  words.clear();
+  for (const Column* column = columns; column < columns + count; ++column) {
+    const int64_t width = column->width;
+    const int64_t begin = width > 0 ? width * row : column->offsets[row];
+    const int64_t end = width > 0 ? begin + width : column->offsets[row + 1];
+    words.push_back(static_cast<int32_t>(end - begin));
+    words.insert(words.end(), column->words + begin, column->words + end);
+  }
+}
 
 }  // namespace
 
-// Writes the rows after an edit, `bytes` each: edited[size - removed + joining].
-GRACE_API int32_t grace_edit_rows(const GraceEdit* edit, int64_t bytes, const char* rows,
-                                  const char* joining, int32_t threads, char* edited) {
+// Moves rows of `bytes` each. With `shifts` they are numbers of 4 or 8 bytes, and each run has a
+// shift that is added to them.
+GRACE_API int32_t grace_move_rows(int64_t count, const int64_t* begins, const int64_t* shifts,
+                                  int64_t bytes, const char* rows, int32_t threads, char* moved) {
   return guarded([&] {
-    require_valid(*edit);
-    for_each_run(
-        *edit, threads,
-        [&](int64_t begin, int64_t end, int64_t to, const Place&) {
-          std::memcpy(edited + to * bytes, rows + begin * bytes, (end - begin) * bytes);
-        },
-        [&](int64_t first, int64_t last, int64_t to, const Place&) {
-          std::memcpy(edited + to * bytes, joining + first * bytes, (last - first) * bytes);
-        });
-  });
-}
-
-// The same of ids: those that stay are numbers of rows, which the edit `ids` moves.
-GRACE_API int32_t grace_edit_ids(const GraceEdit* edit, const GraceEdit* ids, const int32_t* rows,
-                                 const int32_t* joining, int32_t threads, int32_t* edited) {
-  return guarded([&] {
-    require_valid(*edit);
-    require_valid(*ids);
-    const Moves moved(*ids);
-    for_each_run(
-        *edit, threads,
-        [&](int64_t begin, int64_t end, int64_t to, const Place&) {
-          std::transform(rows + begin, rows + end, edited + to, moved);
-        },
-        [&](int64_t first, int64_t last, int64_t to, const Place&) {
-          std::copy(joining + first, joining + last, edited + to);
-        });
-  });
-}
-
-// Writes the offsets of groups after an edit of the groups. Offsets have 4 or 8 bytes.
-//   sizes [joining]   of the groups that join
-GRACE_API int32_t grace_edit_offsets(const GraceEdit* edit, int64_t bytes, const void* offsets,
-                                     const int64_t* sizes, int32_t threads, void* edited) {
-  return guarded([&] {
-    require_valid(*edit);
-    if (bytes == sizeof(int32_t)) {
-      edit_offsets(*edit, static_cast<const int32_t*>(offsets), sizes, threads,
-                   static_cast<int32_t*>(edited));
-    } else {
-      require(bytes == sizeof(int64_t), "edit_offsets: offsets have 4 or 8 bytes");
-      edit_offsets(*edit, static_cast<const int64_t*>(offsets), sizes, threads,
-                   static_cast<int64_t*>(edited));
+    const Runs runs{count, begins};
+    if (shifts != nullptr) {
+      const auto move = bytes == sizeof(int32_t) ? move_numbers<int32_t> : move_numbers<int64_t>;
+      return move(runs, shifts, rows, threads, moved);
     }
+    runs.each(threads, [&](int64_t run) {
+      std::memcpy(moved + runs.to[run] * bytes, rows + runs.begin[run] * bytes,
+                  (runs.end[run] - runs.begin[run]) * bytes);
+    });
+  });
+}
+
+// Moves rows that are themselves numbers of rows, below `num_ids`, and gives them their new
+// numbers.
+GRACE_API int32_t grace_move_ids(int64_t count, const int64_t* begins, int64_t num_ids,
+                                 int64_t count_of_ids, const int64_t* begins_of_ids,
+                                 const int32_t* rows, int32_t threads, int32_t* moved) {
+  return guarded([&] {
+    const Runs runs{count, begins};
+    const Moves moves({count_of_ids, begins_of_ids}, num_ids);
+    runs.each(threads, [&](int64_t run) {
+      std::transform(rows + runs.begin[run], rows + runs.end[run], moved + runs.to[run],
+                     std::ref(moves));
+    });
   });
 }
 
 // Writes the first of `rows` rows that equals each wanted row in all columns, or -1. Wanted rows
 // differ.
-GRACE_API int32_t grace_find_rows(int64_t num_columns, int64_t rows, const GraceColumn* columns,
-                                  int64_t num_wanted, const GraceColumn* wanted_columns,
-                                  int32_t threads, int64_t* found) {
+GRACE_API int32_t grace_find_rows(int64_t num_columns, int64_t rows, const Column* columns,
+                                  int64_t num_wanted, const Column* wanted, int32_t threads,
+                                  int64_t* found) {
   return guarded([&] {
-    const Rows all{columns, num_columns}, wanted{wanted_columns, num_columns};
-    std::fill_n(found, num_wanted, -1);
-    size_t size = 64;
-    while (size < 4 * static_cast<size_t>(num_wanted)) size *= 2;
-    std::vector<int64_t> slots(size, -1);
-    std::vector<uint64_t> hashes(num_wanted);
+    Interner<int32_t> table;
+    std::vector<int32_t> words;
     for (int64_t i = 0; i < num_wanted; ++i) {
-      hashes[i] = wanted.hash(i);
-      size_t slot = hashes[i] & (size - 1);
-      while (slots[slot] >= 0) slot = (slot + 1) & (size - 1);
-      slots[slot] = i;
+      take_row(wanted, num_columns, i, words);
+      table.find_or_add(words.data(), static_cast<int64_t>(words.size()));
     }
+    require(table.size() == num_wanted, "find_rows: two wanted rows are equal");
+    std::fill_n(found, num_wanted, rows);
     std::mutex lock;
     parallel_ranges(rows, kRowsAtOnce, threads, [&](const Range& range) {
+      std::vector<int32_t> own;
+      std::vector<Interner<int32_t>::Lookup> lookups(1);
       for (int64_t row = range.begin; row < range.end; ++row) {
-        const uint64_t hash = all.hash(row);
-        for (size_t slot = hash & (size - 1); slots[slot] >= 0; slot = (slot + 1) & (size - 1)) {
-          const int64_t i = slots[slot];
-          if (hashes[i] != hash || !all.same(row, wanted, i)) continue;
-          const std::lock_guard<std::mutex> hold(lock);
-          if (found[i] < 0 || row < found[i]) found[i] = row;
-        }
+        int32_t id = 0;
+        take_row(columns, num_columns, row, own);
+        lookups[0] = {&table, own.data(), static_cast<int64_t>(own.size()), &id};
+        Interner<int32_t>::find(lookups);
+        if (id == Interner<int32_t>::kAbsent) continue;
+        const std::lock_guard<std::mutex> hold(lock);
+        found[id] = std::min(found[id], row);
       }
     });
+    std::replace(found, found + num_wanted, rows, int64_t{-1});
   });
 }
 

@@ -28,7 +28,7 @@ from grace.index.targeting.schema import (
 )
 from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops
 from grace.kernels.eligibility.batch import eligible_nodes_on_gpu
-from grace.kernels.eligibility.tensors import REQUESTS_PER_MASK, ExactTensors, Predicate
+from grace.kernels.eligibility.tensors import ExactTensors, Predicate
 from support.decode_cases import CPU, DecodeCase, branching_case, decode_case, nodes_of
 from support.emulated_cuda import emulated_cuda
 from support.exact_indexes import random_lists

@@ -68,9 +68,9 @@ def changes_of(case: Case, changes: Sequence[RawChange]) -> Changes:
     if not puts:
         return Changes(removed=removed)
     (batch,) = ads_table(case.schema, puts).combine_chunks().to_batches()
-    read = read_puts(AdsReading(case.schema, case.vocab_sizes), batch, threads=2)
-    assert read.rejects == ()
-    return Changes(read.ads, removed, read.rule_columns)
+    read, rejects = read_puts(AdsReading(case.schema, case.vocab_sizes), batch, threads=2)
+    assert rejects == ()
+    return replace(read, removed=removed)
 
 
 def with_changes(snapshot: Snapshot, case: Case, changes: Sequence[RawChange]) -> Snapshot:
@@ -112,7 +112,7 @@ def assert_answers(snapshot: Snapshot, plain: Snapshot, case: Case, ads: Sequenc
                 {each.trie.walk(prefix) for prefix in eligible_prefixes(case.schema, ads, user)}
                 for user in case.users
             ]
-    assert_same_arrays(*found)
+    assert_same_arrays(found[0], found[1])
     ids = [ad.ad_id for ad in ads]
     for ordinal, other in zip(snapshot.ads.ordinals(ids), plain.ads.ordinals(ids), strict=True):
         for request in requests:
