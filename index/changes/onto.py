@@ -26,8 +26,7 @@ def build_onto(
     """
     with open_snapshot(spec.root, version) as opened:
         found = opened.manifest
-        stated = {"sid_space": found.sid_space, "vocab_sizes": found.vocab_sizes}
-        spec = replace(spec, partial=True, **stated)
+        spec = replace(spec, partial=True, sid_space=found.sid_space, vocab_sizes=found.vocab_sizes)
         plan = plan_build(spec, progress, notify)
         if plan.schema != found.schema:
             raise InputError(

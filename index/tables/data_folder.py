@@ -99,7 +99,7 @@ class DataFolder:
         return self.folder / TARGETING_FILE
 
     def of_ads_in(self, files: Sequence[str], sids: str | None = None) -> "DataFolder":
-        """Return the folder of these tables of ads, which may have SIDs, or else `sids` has them."""
+        """Return the folder of these tables of ads. They may have SIDs, or else `sids` has."""
         ads = replace(self.ads, files=tuple(files))
         has_sids = all(ads.theirs("sid") in table.schema.names for table in ads.tables())
         return replace(self, ads=ads, sids=None if has_sids else sids or self.sids)
