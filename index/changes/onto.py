@@ -15,6 +15,7 @@ from grace.index.changes.applied import applied, canonical
 from grace.index.changes.change import Changes
 from grace.index.progress import Notify, Progress
 from grace.index.storage.reader import OpenVersion, open_snapshot, read_snapshot
+from grace.index.targeting.schema import load_schema
 
 
 def build_onto(
@@ -26,13 +27,13 @@ def build_onto(
     """
     with open_snapshot(spec.root, version) as opened:
         found = opened.manifest
-        spec = replace(spec, partial=True, sid_space=found.sid_space, vocab_sizes=found.vocab_sizes)
-        plan = plan_build(spec, progress, notify)
-        if plan.schema != found.schema:
+        if load_schema(spec.data.targeting) != found.schema:
             raise InputError(
                 f"{spec.data.targeting}: is not the targeting schema of version {version}, so all "
                 "ads may need other rules; build all of them, without --onto"
             )
+        spec = replace(spec, partial=True, sid_space=found.sid_space, vocab_sizes=found.vocab_sizes)
+        plan = plan_build(spec, progress, notify)
         return _build_onto(plan, opened, removed)
 
 
