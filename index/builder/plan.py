@@ -15,6 +15,7 @@ from grace.index.builder.batches import BATCH_ROWS, AdsReading
 from grace.index.builder.item_sids import sids_of_items, why_no_sid
 from grace.index.builder.numbering import RootMaps, number_ids
 from grace.index.builder.report import BuildReport, Steps, peak_memory
+from grace.index.builder.rule_columns import columns_stated
 from grace.index.builder.source import AdsSource, ExpectedColumns, open_ads
 from grace.index.coverage import CoverageChange, coverage, coverage_of_version
 from grace.index.progress import Notify, Progress
@@ -31,7 +32,7 @@ from grace.index.tables.data_folder import DataFolder
 from grace.index.tables.item_numbers import IdMap
 from grace.index.tables.roles import both_names
 from grace.index.tables.sid_table import open_sid_table, sid_space_in, vocab_sizes_in
-from grace.index.targeting.schema import EXPRESSION, TargetingSchema, load_schema, plain_column
+from grace.index.targeting.schema import TargetingSchema, load_schema, plain_column
 
 ENDED_REJECTS = "ended.rejects.jsonl"
 """In the root, the rejects of a build that ended without a version."""
@@ -111,13 +112,11 @@ class BuildPlan:
                 f"all {len(self.log)} ads were refused, see {listed}; nothing to build"
             )
         self._require_stated(stated)
-        # An expression is one column, whatever it names.
-        columns = {EXPRESSION if x.startswith(f"{EXPRESSION}.") else x for x in stated}
         return replace(
             self.facts,
             created_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             rejects=len(self.log),
-            rule_columns=tuple(sorted(columns - {*self.schema.entities})),
+            rule_columns=columns_stated(self.schema, stated),
         )
 
     def _require_stated(self, stated: Set[str]) -> None:

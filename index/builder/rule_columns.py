@@ -4,7 +4,7 @@ An ad without clauses is one row of rules. An ad with clauses is a row for each 
 the ad's own columns to the clause's. Clauses are structs of the same columns, or an expression.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -79,6 +79,15 @@ def says(schema: TargetingSchema, column: str, cells: ListColumn) -> Mask:
     if ending in ("_exclude", "_all") or column in {each.name for each in properties}:
         found = found & (np.diff(cells.offsets) > 0)
     return found
+
+
+def columns_stated(schema: TargetingSchema, stated: Set[str]) -> tuple[str, ...]:
+    """Return the columns of the ads table of what is stated, without entities.
+
+    An expression is one column, whatever it names.
+    """
+    columns = {EXPRESSION if each.startswith(f"{EXPRESSION}.") else each for each in stated}
+    return tuple(sorted(columns - {*schema.entities}))
 
 
 def role_of(schema: TargetingSchema, column: str) -> Role:

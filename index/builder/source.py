@@ -137,6 +137,13 @@ def open_ads(source: TableSource, expected: ExpectedColumns) -> AdsSource:
     return opened
 
 
+def checked_columns(
+    table: TableFile, source: TableSource, expected: ExpectedColumns
+) -> Mapping[str, str]:
+    """Return a single table's names of our columns, after a check of each column."""
+    return _Columns(table, frozenset(), frozenset(table.schema.names), source, expected).checked()
+
+
 def _check_renames(source: TableSource, expected: ExpectedColumns) -> None:
     known = (*expected.known, *expected.without, *OTHER_COLUMNS)
     for ours in source.columns:
