@@ -157,7 +157,7 @@ class AdUpdates:
         died: Callable[[], None],
         served: Callable[[], Snapshot | None] = lambda: None,
         count_puts: Callable[[PutResult, int], None] = lambda _, __: None,
-        changed: Callable[[], None] = lambda: None,
+        changed: Callable[[], object] = lambda: None,
     ) -> None:
         """Read the log.
 

@@ -86,6 +86,15 @@ class ServerState:
         return self.updates.facts.visible(self.pair.shown.sequence)
 
     @property
+    def ads_put(self) -> int:
+        return 0 if self.pair is None else len(self.pair.shown.put)
+
+    @property
+    def puts_unusable(self) -> int:
+        """Kept puts that the served snapshot cannot take."""
+        return 0 if self.pair is None else len(self.pair.shown.refused)
+
+    @property
     def snapshot(self) -> Snapshot | None:
         return None if self.pair is None else self.pair.snapshot
 

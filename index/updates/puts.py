@@ -7,12 +7,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import chain
 
 import pyarrow as pa
 
 from grace.configs.errors import InputError
 from grace.index.builder.batches import AdsReading
-from grace.index.changes.change import ReadPuts, read_puts
+from grace.index.changes.change import Changes, read_puts
+from grace.index.rejects import Reject
 from grace.index.snapshot import Snapshot
 from grace.index.tables.json_lines import batches, read_header
 
@@ -50,27 +52,25 @@ class TakenPuts:
     refused  by place
     """
 
-    pieces: tuple[ReadPuts, ...]
+    pieces: tuple[Changes, ...]
     refused: tuple[RefusedPut, ...]
 
     @property
     def ids(self) -> tuple[int, ...]:
         """Return the ids of the ads that are taken, in the order of their rows."""
-        found = [
-            piece.ads.columns.ad_ids.tolist() for piece in self.pieces if piece.ads is not None
-        ]
-        return tuple(ad_id for ids in found for ad_id in ids)
+        read = (piece.puts.columns.ad_ids for piece in self.pieces if piece.puts is not None)
+        return tuple(chain.from_iterable(ids.tolist() for ids in read))
 
 
 def take_puts(snapshot: Snapshot, rows: Sequence[bytes], threads: int) -> TakenPuts:
     reading = AdsReading(snapshot.schema, snapshot.trie.vocab_sizes)
-    pieces: list[ReadPuts] = []
+    pieces: list[Changes] = []
     refused: list[RefusedPut] = []
     runs, failed = [(0, len(rows))] if rows else [], 0
     while runs:
         begin, end = runs.pop()
         try:
-            piece = read_puts(reading, _batch(rows[begin:end]), threads)
+            piece, rejects = read_puts(reading, _batch(rows[begin:end]), threads)
         except InputError as error:
             failed += 1
             if end - begin > 1 and failed <= MOST_FAILED:
@@ -85,14 +85,15 @@ def take_puts(snapshot: Snapshot, rows: Sequence[bytes], threads: int) -> TakenP
             refused += (RefusedPut(place, 0, "", fault) for place in range(begin, end))
             continue
         pieces.append(piece)
-        for reject in piece.rejects:
-            value = "" if reject.fault.value is None else f"{reject.fault.value}: "
-            ad_id = reject.id if isinstance(reject.id, int) else 0
-            found = reject.fault
-            refused.append(
-                RefusedPut(begin + reject.row, ad_id, found.column, f"{value}{found.reason}")
-            )
+        refused += (_refusal(begin, reject) for reject in rejects)
     return TakenPuts(tuple(pieces), tuple(sorted(refused, key=lambda each: each.place)))
+
+
+def _refusal(begin: int, reject: Reject) -> RefusedPut:
+    ad_id, fault = reject.id, reject.fault
+    value = "" if fault.value is None else f"{fault.value}: "
+    known = ad_id if isinstance(ad_id, int) else 0
+    return RefusedPut(begin + reject.row, known, fault.column, f"{value}{fault.reason}")
 
 
 def ids_of_rows(rows: Sequence[bytes]) -> tuple[int, ...]:

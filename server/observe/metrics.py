@@ -44,7 +44,7 @@ _Label = TypeVar("_Label", bound=str)
 class Metrics:
     """All metrics, on their own registry. Any thread may record: it is fast.
 
-    unread, loads, shed, pinned, apply_seconds, apply_failures  metrics that callers record themselves
+    unread, loads, shed, pinned, apply_seconds, apply_failures  recorded by others
     """
 
     def __init__(self, state: ServerState, device: torch.device) -> None:
@@ -183,10 +183,9 @@ class Metrics:
         means = "Sequence number of the last update whose puts and removals are served."
         read("grace_update_visible_seq", means, lambda: state.visible_sequence)
         means = "Ads of the served snapshot that come from puts."
-        read("grace_ads_put", means, lambda: 0 if state.pair is None else len(state.pair.shown.put))
+        read("grace_ads_put", means, lambda: state.ads_put)
         means = "Kept puts that the served snapshot cannot take."
-        refused = lambda: 0 if state.pair is None else len(state.pair.shown.refused)
-        read("grace_puts_unusable", means, refused)
+        read("grace_puts_unusable", means, lambda: state.puts_unusable)
         means = "Ads of the served snapshot that are stopped."
         read("grace_stopped_ads", means, lambda: state.ads_stopped)
         means = "Calls whose replies have not been sent completely."

@@ -23,7 +23,6 @@ from grace.index.snapshot import Snapshot
 from grace.index.storage import root_of, versions
 from grace.index.storage.reader import open_snapshot
 from grace.index.updates.puts import take_puts
-from grace.index.updates.update import Change
 from grace.server.ad_updates import AdUpdates
 from grace.server.engine.memory import require_memory_of_changes
 from grace.server.engine.serving_pair import Shown
@@ -66,11 +65,9 @@ def _with_some(
         some = [{"ad_id": ad_id, "column": each.column} for ad_id, each in faults.items()]
         LOG.error("puts_refused", extra={"puts": len(faults), "some": some[:_MOST_LOGGED]})
     removed = np.sort(np.array([ad_id for ad_id in step if ad_id not in rows], np.int64))
-    for piece in taken.pieces:
-        changes = Changes(piece.ads, removed, piece.rule_columns)
-        snapshot = applied(snapshot, changes, threads, mapped_memory)
-    if len(removed) and not taken.pieces:
-        snapshot = applied(snapshot, Changes(None, removed), threads, mapped_memory)
+    for changes in (*taken.pieces, Changes(None, removed)):
+        if len(changes.removed) or changes.puts is not None:
+            snapshot = applied(snapshot, changes, threads, mapped_memory)
     put = np.sort(np.array(taken.ids, np.int64))
     refused = {ad_id: text for ad_id, text in shown.refused.items() if ad_id not in step}
     return snapshot, Shown(
