@@ -17,7 +17,12 @@ from grace.index.changes.put_rows import PutRow, put_rows
 from grace.index.tables.addresses import ending_format
 from grace.index.tables.data_folder import read_data_folder
 from grace.index.tables.item_numbers import replacing
-from grace.proto.retrieval_pb2 import GetStatusResponse, UpdateAdsRequest
+from grace.proto.retrieval_pb2 import (
+    GetStatusResponse,
+    UpdateAdsRequest,
+    UpdateAdsResponse,
+    UpdatesStatus,
+)
 
 _MOST_CHARACTERS = 8 << 20  # of the rows in one update: a server takes 64 MiB
 
@@ -28,6 +33,7 @@ Stamps = Mapping[str, Sequence[int]]
 @dataclass(frozen=True, slots=True)
 class Sent:
     sequence: int  # of the last update
+    visible: int  # the last update whose changes are served
     put: int
     removed: int
     refused: tuple[str, ...]
@@ -47,21 +53,22 @@ class AdsSender:
     ) -> Sent:
         """Put the ads and remove others. Sent again, this changes nothing.
 
-        With `wait`, return once the server serves them.
+        With `wait`, return once the server serves them, or cannot.
         """
         found = self.client.status(self.timeout)
         rows, refused = self._rows(tables, found) if tables else ([], [])
         if both := {row.ad_id for row in rows}.intersection(removed):
             raise InputError(f"--remove: the tables have the ad with number {min(both)}; drop one")
-        sequence, updates = found.updates.sequence, [*self._batches(rows)]
+        last: UpdatesStatus | UpdateAdsResponse = found.updates
+        updates, of_server = [*self._batches(rows)], 0
         updates += [([], UpdateAdsRequest(remove=removed))] if removed else []
-        of_server = 0
         for own, update in updates:
             update.wait_visible = wait and update is updates[-1][1]
-            reply = self.client.update_next(update, self.timeout)
-            sequence, of_server = reply.sequence, of_server + len(reply.refused)
+            last = reply = self.client.update_next(update, self.timeout)
+            of_server += len(reply.refused)
             refused += [f"{own[each.place].source}: {each.fault}" for each in reply.refused]
-        return Sent(sequence, len(rows) - of_server, len(removed), tuple(refused))
+        put = len(rows) - of_server
+        return Sent(last.sequence, last.visible, put, len(removed), tuple(refused))
 
     def _rows(
         self, tables: Sequence[str], found: GetStatusResponse

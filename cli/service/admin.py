@@ -16,7 +16,7 @@ from grace.cli.declared import as_options
 from grace.cli.options import Connection, Data, data_ids, number_of
 from grace.cli.progress import note
 from grace.cli.service.retrieve import reply_json
-from grace.configs.errors import InputError, RejectedAdsError
+from grace.configs.errors import CallError, InputError, RejectedAdsError
 from grace.configs.options import Argument, Option, PutOptions
 
 if TYPE_CHECKING:
@@ -192,24 +192,26 @@ def put(
     """
     from grace.client.ads_tables import AdsSender
 
+    if not (tables or remove):
+        raise InputError("nothing to do: name a table of ads to put, or --remove AD")
     ids, began = data_ids(how.data), monotonic()
     removed = [number_of("ad", each, ids) for each in dict.fromkeys(remove)]
     with call.client() as client:
         sent = AdsSender(client, how, call.timeout, note).send(tables or (), removed, wait=wait)
-    report = asdict(sent) | {"seconds": round(monotonic() - began, 3), "served": wait}
+        served, seconds = sent.visible >= sent.sequence, round(monotonic() - began, 3)
+        fault = client.status(call.timeout).updates.changes_fault if wait and not served else ""
     if call.as_json:
-        print(json.dumps(report, indent=2))
+        print(json.dumps(asdict(sent) | {"served": served, "seconds": seconds}, indent=2))
     else:
         for each in sent.refused:
             print(f"refused: {each}")
-        state = "served" if wait else "kept"
-        print(
-            f"{sent.put:,} ads put, {sent.removed:,} removed: {state} after {report['seconds']} s"
-        )
+        state = f"{'served' if served else 'kept'} after {seconds:g} s (update {sent.sequence})"
+        print(f"{sent.put:,} ads put, {sent.removed:,} removed: {state}")
     if sent.refused:
-        raise RejectedAdsError(
-            f"{len(sent.refused):,} ads refused; correct them, and put them again"
-        )
+        text = f"{len(sent.refused):,} ads refused; correct them, and put them again"
+        raise RejectedAdsError(text)
+    if fault:
+        raise CallError("UNAVAILABLE", "", f"the server keeps the ads, but cannot serve: {fault}")
 
 
 @_command()
@@ -359,6 +361,12 @@ def _status_rows(found: "GetStatusResponse") -> Iterator[tuple[str, str]]:
         yield "stopped", f"{stopped} (ids: {levels or 'none'}; update {updates.sequence})"
         if updates.weights:
             yield "weights", f"of {updates.weights:,} ads are live"
+    if updates.ads_put or updates.ads_removed or updates.changes_waiting or updates.puts_refused:
+        counts = f"{updates.ads_put:,} ads put, {updates.ads_removed:,} removed"
+        waiting = f"{updates.changes_waiting:,} wait, {updates.puts_refused:,} do not fit"
+        yield "changes", f"{counts}, {waiting} (up to update {updates.visible})"
+    if updates.changes_fault:
+        yield "unserved", updates.changes_fault
     if found.HasField("updates") and snapshot.updates_watermark > updates.sequence:
         has = f"the updates up to {snapshot.updates_watermark}"
         only = f"this server only up to {updates.sequence}"
