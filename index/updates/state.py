@@ -59,7 +59,7 @@ class Touched:
 class ChangedAds:
     """The last change of each ad, in the order of the updates that they come from.
 
-    last        the number of the last update that changed ads
+    last        the number of the last update that changed ads, or took changes back
     rebased     the number of the last update that took changes back: who shows older ones must
                 begin with the snapshot again
     row_bytes   the size of all rows
@@ -84,12 +84,15 @@ class ChangedAds:
             self._forget(ad_id)  # so that this change comes after all others
             self._of[ad_id] = update.changed_at, row
             self.row_bytes += len(row or b"")
-        if update.full and update.part == update.parts:
+        if update.part < update.parts:
+            return
+        if update.full:
             self._of = dict(sorted(self._of.items(), key=lambda item: item[1][0]))
             if self._takes_back():
-                self.rebased = update.sequence
+                self.rebased = self.last = update.sequence
             self._before = self._of
-        self.last = update.sequence
+        if self._of:
+            self.last = max(self.last, self._of[next(reversed(self._of))][0])
 
     def after(self, sequence: int) -> list[Change]:
         """Return the changes that come from later updates, the latest first."""
