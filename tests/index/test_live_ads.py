@@ -13,8 +13,9 @@ from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.updates.id_map import MOST_CHANGES, IdMap
 from grace.index.updates.live_ads import MOST_NOTES, LiveAds, unknown_ids
+from grace.index.updates.puts import read_kept
 from grace.index.updates.state import NO_WEIGHT, GapError, UpdateState, touched_by
-from grace.index.updates.update import AdUpdate, read_update
+from grace.index.updates.update import AdUpdate
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
@@ -31,7 +32,7 @@ from support.update_calls import update
 
 
 def read(request: UpdateAdsRequest) -> AdUpdate:
-    return read_update(request.SerializeToString())
+    return read_kept(request.SerializeToString())
 
 
 def stopped_in(live: LiveAds, snapshot: Snapshot) -> set[int]:
@@ -81,7 +82,7 @@ def test_what_a_snapshot_shows_equals_plain_sets_after_any_updates(seed: int) ->
     assert np.array_equal(catalogues[0].snapshot.ads.ad_weight, untouched)
     copied = UpdateState()
     for message in state.full_messages():
-        copied.apply(read_update(bytes(message), bounded=False))
+        copied.apply(read_kept(bytes(message)))
     second.rebuild(copied)
     assert (copied.sequence, copied.size) == (state.sequence, state.size)
     assert_shows(second, catalogues[1], plain)

@@ -1,4 +1,4 @@
-"""New, changed and removed ads on a real server: served within seconds, and kept over everything."""
+"""New, changed and removed ads on a real server: served soon, and kept over everything."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from grace.proto.retrieval_pb2 import UpdateAdsResponse
 from support.fresh_ads import json_row, table_rows
 from support.health import status
 from support.retrieve_calls import Caller, message
