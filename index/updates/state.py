@@ -21,6 +21,7 @@ MOST_STATE_IDS = 16_000_000
 MOST_CHANGES, MOST_ROW_BYTES = 4_000_000, 1 << 30
 """The most ads that the state may have as put or removed, and the most bytes of their rows."""
 
+_ENTITIES = "stop entities rather than their ads"
 BUILD = "build and publish a snapshot with --updates-watermark"
 _PART_CHANGES, _PART_BYTES = 20_000, 4 << 20  # in one message of the log
 
@@ -242,13 +243,6 @@ def touched_by(updates: Iterable[AdUpdate]) -> Touched:
     )
 
 
-_ROOM = (
-    ("ids", "stop", MOST_STATE_IDS, "stopped ids and weights", "stop entities, not their ads"),
-    ("changes", "put", MOST_CHANGES, "ads put or removed", BUILD),
-    ("row_bytes", "put", MOST_ROW_BYTES, "bytes of ads put", BUILD),
-)
-
-
 def require_room(size: Size, updates: Sequence[AdUpdate]) -> Size:
     """Return the most that a state of this size can have after the updates of one number.
 
@@ -256,8 +250,12 @@ def require_room(size: Size, updates: Sequence[AdUpdate]) -> Size:
     """
     adds = reduce(Size.with_, updates, Size())
     after = adds if updates[0].full else reduce(Size.with_, updates, size)
-    for name, field_name, most, things, remedy in _ROOM:
-        if getattr(adds, name) and (found := getattr(after, name)) > most:
+    for name, added, found, most, things, remedy in (
+        ("stop", adds.ids, after.ids, MOST_STATE_IDS, "stopped ids and weights", _ENTITIES),
+        ("put", adds.changes, after.changes, MOST_CHANGES, "ads put or removed", BUILD),
+        ("put", adds.row_bytes, after.row_bytes, MOST_ROW_BYTES, "bytes of ads put", BUILD),
+    ):
+        if added and found > most:
             fault = f"up to {found} {things} after this update, at most {most}: {remedy}"
-            raise RequestError(field_name, fault)
+            raise RequestError(name, fault)
     return after
