@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from grace.client import AdminClient
 from grace.proto.retrieval_pb2 import ExplainRequest, RetrieveRequest
-from support.followers import following
+from support.followers import Follower, following
 from support.health import status
 from support.in_process import complaint, invoke_grace, printed, reported
 from support.raw_tables import numbers_of
@@ -33,16 +34,27 @@ NEW = 10**12
 class Catalogue:
     """The ads of the served catalogue. `own` are those of a reply, best first."""
 
-    folder: Path
-    request: dict[str, Any]
+    server: ServerProcess
+    files: ServingFiles
     table: pa.Table
     own: Sequence[int]
 
     @staticmethod
     def of(server: ServerProcess, files: ServingFiles) -> "Catalogue":
-        folder = files.folder / "catalogue"
-        table = pq.read_table(folder / "ads.parquet").drop_columns(["title"])
-        return Catalogue(folder, files.requests[0], table, shown(server, files))
+        table = pq.read_table(files.folder / "catalogue" / "ads.parquet").drop_columns(["title"])
+        return Catalogue(server, files, table, reply_of(server, files))
+
+    @property
+    def folder(self) -> Path:
+        return self.files.folder / "catalogue"
+
+    @property
+    def shown(self) -> set[int]:
+        """The ads of a reply now, without those of SIDs that take the place of an empty one."""
+        return {ad for ad in reply_of(self.server, self.files) if ad >= NEW or ad in self.own}
+
+    def wait_shown(self, ads: set[int]) -> None:
+        self.server.wait_until(lambda: self.shown == ads, f"it serves {len(ads)} ads")
 
     def like(self, ad: int, *ids: int, **columns: Any) -> pa.Table:
         """Rows like an ad's, with other ids and some other columns."""
@@ -55,7 +67,7 @@ class Catalogue:
         return dict(self.table.slice(place, 1).to_pylist()[0])
 
 
-def shown(server: ServerProcess, files: ServingFiles) -> list[int]:
+def reply_of(server: ServerProcess, files: ServingFiles) -> list[int]:
     with Caller(server.address) as caller:
         return list(caller.call(message(files.requests[0], max_ads=10_000)).response.ad_ids)
 
@@ -72,7 +84,7 @@ def catalogue(operated: ServerProcess, serving_files: ServingFiles) -> Catalogue
 
 
 def test_ads_of_tables_are_served_once_the_command_returns_and_are_removed_again(
-    operated: ServerProcess, serving_files: ServingFiles, catalogue: Catalogue, tmp_path: Path
+    operated: ServerProcess, catalogue: Catalogue, tmp_path: Path
 ) -> None:
     first, second, *_ = catalogue.own
     pq.write_table(catalogue.like(first, *range(NEW, NEW + 7)), tmp_path / "a.parquet")
@@ -85,18 +97,18 @@ def test_ads_of_tables_are_served_once_the_command_returns_and_are_removed_again
     assert (found["put"], found["removed"], found["refused"]) == (8, 0, [])
     assert (found["sequence"], found["served"]) == (before + 3, True)
     assert 0 < found["seconds"] < 60
-    assert {*shown(operated, serving_files)} == {*catalogue.own, *range(NEW, NEW + 7)}
+    assert catalogue.shown == {*catalogue.own, *range(NEW, NEW + 7)}
     said = printed("admin", "status", "--address", operated.admin)
     waits = "0 wait, 0 do not fit"
     assert f"changes     8 ads put, 0 removed, {waits} (up to update {before + 3})\n" in said
     removed = ("--remove", str(NEW), "--remove", str(first), "--remove", str(NEW))
     said = printed("admin", "put", *removed, *to)
     assert said.startswith("0 ads put, 2 removed: served after ")
-    assert {*shown(operated, serving_files)} == {*catalogue.own, *range(NEW + 1, NEW + 7)} - {first}
+    assert catalogue.shown == {*catalogue.own, *range(NEW + 1, NEW + 7)} - {first}
 
 
 def test_faulty_ads_are_named_and_the_others_are_served(
-    operated: ServerProcess, serving_files: ServingFiles, catalogue: Catalogue, tmp_path: Path
+    operated: ServerProcess, catalogue: Catalogue, tmp_path: Path
 ) -> None:
     first = catalogue.own[0]
     lines = tmp_path / "new.jsonl"
@@ -114,11 +126,11 @@ def test_faulty_ads_are_named_and_the_others_are_served(
     assert any(f"{lines} row 3, ad {NEW + 2}: country: XX: " in each for each in said)
     assert said[-1].startswith("1 ads put, 0 removed: served after ")
     assert (done.exit_code, "error: 2 ads refused; correct them" in done.stderr) == (2, True)
-    assert {*shown(operated, serving_files)} == {*catalogue.own, NEW}
+    assert catalogue.shown == {*catalogue.own, NEW}
 
 
 def test_ads_are_put_by_their_own_ids_with_the_sids_of_their_table(
-    operated: ServerProcess, serving_files: ServingFiles, catalogue: Catalogue, shop: Path
+    operated: ServerProcess, catalogue: Catalogue, shop: Path
 ) -> None:
     first = catalogue.own[0]
     row = catalogue.row(first)
@@ -131,12 +143,11 @@ def test_ads_are_put_by_their_own_ids_with_the_sids_of_their_table(
     assert "the ad has no SID in " in done.stdout
     printed("admin", "put", lines, "--sids", sids, *to)
     number = numbers_of(shop / "ids.parquet")["brand new"]
-    assert number in shown(operated, serving_files)
-    seller = numbers_of(shop / "advertisers.parquet")["New, Inc."]
+    assert number in reply_of(operated, catalogue.files)
     printed("admin", "stop", "advertiser", "New, Inc.", *to)
-    assert number not in shown(operated, serving_files), seller
+    assert number not in reply_of(operated, catalogue.files)
     printed("admin", "put", "--remove", sku(first), *to)
-    assert first not in shown(operated, serving_files)
+    assert first not in catalogue.shown
 
 
 @pytest.mark.parametrize(
@@ -165,7 +176,7 @@ def test_what_cannot_be_put_is_refused_and_nothing_is_sent(
 
 
 def test_a_file_of_updates_may_put_and_remove_ads_and_have_a_full_in_parts(
-    operated: ServerProcess, serving_files: ServingFiles, catalogue: Catalogue, tmp_path: Path
+    operated: ServerProcess, catalogue: Catalogue, tmp_path: Path
 ) -> None:
     first, second, *_ = catalogue.own
     last, file = status(operated).updates.sequence, tmp_path / "updates.jsonl"
@@ -182,7 +193,7 @@ def test_a_file_of_updates_may_put_and_remove_ads_and_have_a_full_in_parts(
         follower.wait_fault(1, f"line 1: put[2]: ad {NEW + 2}: sid: 1 token: the SID length is 4")
         append(2, remove=[str(NEW + 1)], wait_visible=True)
         follower.wait_done(f"update {last + 2} is in force")
-        assert {*shown(operated, serving_files)} == {*catalogue.own, NEW} - {second}
+        assert catalogue.shown == {*catalogue.own, NEW} - {second}
         for part in (1, 2, 3):
             row = {"ad_id": NEW + 10 + part, "sid": sid}
             append(3, kind="KIND_FULL", part=part, parts=3, put=[row], wait_visible=True)
@@ -190,7 +201,7 @@ def test_a_file_of_updates_may_put_and_remove_ads_and_have_a_full_in_parts(
                 time.sleep(0.5)
                 assert status(operated).updates.sequence == last + 2
         follower.wait_done(f"update {last + 3} is in force")
-        assert {*shown(operated, serving_files)} == {*catalogue.own, *range(NEW + 11, NEW + 14)}
+        assert catalogue.shown == {*catalogue.own, *range(NEW + 11, NEW + 14)}
         assert len(follower.faults) == 1
 
 
@@ -201,12 +212,8 @@ def incoming(tmp_path: Path) -> Path:
     return folder
 
 
-def served(server: ServerProcess, files: ServingFiles, ads: set[int]) -> None:
-    server.wait_until(lambda: {*shown(server, files)} == ads, f"it serves {len(ads)} ads")
-
-
 def test_tables_that_come_into_a_folder_are_sent_in_the_order_of_their_names(
-    operated: ServerProcess, serving_files: ServingFiles, catalogue: Catalogue, incoming: Path
+    operated: ServerProcess, catalogue: Catalogue, incoming: Path
 ) -> None:
     first, own = catalogue.own[0], {*catalogue.own}
     options = ("--data", catalogue.folder)
@@ -215,23 +222,23 @@ def test_tables_that_come_into_a_folder_are_sent_in_the_order_of_their_names(
     pq.write_table(catalogue.like(first, NEW + 9), incoming / "d.parquet.unfinished")
     pq.write_table(catalogue.like(first, NEW + 8), incoming / "_hidden.parquet")
     with following(incoming, operated.admin, *options) as follower:
-        served(operated, serving_files, {*own, NEW})
+        catalogue.wait_shown({*own, NEW})
         follower.wait_done("c.parquet: 1 ads put")
         put_in(incoming, "a.parquet", catalogue.like(first, NEW + 2))
-        served(operated, serving_files, {*own, NEW, NEW + 2})
+        catalogue.wait_shown({*own, NEW, NEW + 2})
         (incoming / "d.parquet").write_text("no table")
         follower.wait_fault(1, f"{incoming}/d.parquet: not a readable Parquet file")
         put_in(incoming, "e.parquet", catalogue.like(first, NEW + 5))
         os.utime(incoming / "b.parquet")
-        served(operated, serving_files, {*own, NEW + 2})
+        catalogue.wait_shown({*own, NEW + 2})
         put_in(incoming, "d.parquet", catalogue.like(first, NEW + 4, sid=[99, 1, 1, 1]))
         follower.wait_done("followed again")
-        served(operated, serving_files, {*own, NEW + 2, NEW + 5})
+        catalogue.wait_shown({*own, NEW + 2, NEW + 5})
         assert "d.parquet row 1, ad" in follower.faults[1]
     with following(incoming, operated.admin, *options) as follower:
         put_in(incoming, "b.parquet", catalogue.like(first, NEW + 7))
         follower.wait_done("b.parquet: 1 ads put")
-        served(operated, serving_files, {*own, *(NEW + each for each in (2, 5, 7))})
+        catalogue.wait_shown({*own, *(NEW + each for each in (2, 5, 7))})
         sent = [each["done"] for each in follower.printed if "ads put" in each.get("done", "")]
         assert sent == ["b.parquet: 1 ads put"]
 
@@ -250,12 +257,12 @@ def test_no_table_is_lost_if_follower_and_server_are_killed_or_the_server_loses_
         with ServerProcess(config(state, port), ready=False) as server:
             port = server.admin.rpartition(":")[2]
             for _ in range(3):
-                with steps.killed_after(server, number):
+                with steps.follow(server, ended_by=signal.SIGKILL):
                     for _ in range(4):
                         steps.put(number := number + 1)
-            with following(incoming, server.admin, "--data", steps.data) as follower:
+            with steps.follow(server) as follower:
                 server.wait_ready()
-                steps.assert_served(server, number)
+                steps.assert_kept(server, number)
             assert not [each for each in follower.faults if "no server" not in each]
 
 
@@ -283,12 +290,10 @@ class Steps:
         unfinished.write_text("".join(f"{json.dumps(each)}\n" for each in lines))
         unfinished.rename(path)
 
-    def killed_after(self, server: ServerProcess, number: int) -> Any:
-        """Follow, and die as soon as the first table is there."""
-        del number
-        return following(self.incoming, server.admin, "--data", self.data, ended_by=signal.SIGKILL)
+    def follow(self, server: ServerProcess, **how: Any) -> AbstractContextManager[Follower]:
+        return following(self.incoming, server.admin, "--data", self.data, **how)
 
-    def assert_served(self, server: ServerProcess, number: int) -> None:
+    def assert_kept(self, server: ServerProcess, number: int) -> None:
         with AdminClient(server.admin) as client:
 
             def sid(ad: int) -> list[int]:

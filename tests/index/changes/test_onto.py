@@ -1,5 +1,6 @@
 """`grace build --onto`: the next version, of a version and tables of the ads that change."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,10 +20,10 @@ from support.oracle import RawAd
 from support.strategies import Case, random_case
 
 
-def onto(spec: BuildSpec, version: int, changes: list[RawChange], schema_of: Case) -> BuildReport:
+def onto(spec: BuildSpec, version: int, changes: Sequence[RawChange], case: Case) -> BuildReport:
     puts = [each for each in changes if isinstance(each, RawAd)]
     file = spec.data.folder / "changes.parquet"
-    pq.write_table(ads_table(schema_of.schema, puts), file)
+    pq.write_table(ads_table(case.schema, puts), file)
     removed = [each for each in changes if not isinstance(each, RawAd)]
     spec = replace(spec, data=spec.data.of_ads_in([str(file)]), without=())
     return build_onto(spec, version, removed, silent, silent)
@@ -54,7 +55,7 @@ def _id(change: RawChange) -> int:
     return change.ad_id if isinstance(change, RawAd) else change
 
 
-def refused(spec: BuildSpec, changes: list[RawChange], case: Case) -> str:
+def refused(spec: BuildSpec, changes: Sequence[RawChange], case: Case) -> str:
     with pytest.raises(GraceError) as caught:
         onto(spec, 1, changes, case)
     return str(caught.value)
@@ -65,7 +66,10 @@ def test_what_cannot_be_built_onto_a_version_is_refused(tmp_path: Path) -> None:
     spec, ad = build_spec(tmp_path, case), case.ads[0]
     build(spec, silent)
     assert "have the ad with number" in refused(spec, [ad, ad.ad_id], case)
-    gone = [replace(ad, sid=(9999,) * len(ad.sid)), *(each.ad_id for each in case.ads)]
+    gone: list[RawChange] = [
+        replace(ad, sid=(9999,) * len(ad.sid)),
+        *(each.ad_id for each in case.ads),
+    ]
     assert "refused so far" in refused(spec, gone[:1], case)
     less = replace(spec, max_rejects=1)
     assert "no ad is left; there is nothing" in refused(less, gone, case)
@@ -81,11 +85,11 @@ def test_the_command_names_what_is_missing_and_what_it_did_not_find(tmp_path: Pa
     spec = build_spec(tmp_path, case)
     pq.write_table(ads_table(case.schema, case.ads), tmp_path / "ads.parquet")
     pq.write_table(ads_table(case.schema, case.ads[:3]), tmp_path / "few.parquet")
-    inputs = ("build", "--data", tmp_path, "--root", spec.root)
+    inputs: tuple[str | Path, ...] = ("build", "--data", tmp_path, "--root", spec.root)
     whole = ("--sid-space", "plain", "--vocab-sizes", ",".join(map(str, case.vocab_sizes)))
     without = [each for name in spec.without for each in ("--without", name)]
     printed(*inputs, *whole, *without)
-    few = ("--ads", tmp_path / "few.parquet", *without)
+    few: tuple[str | Path, ...] = ("--ads", tmp_path / "few.parquet", *without)
     assert "--onto VERSION and --ads TABLE go together" in complaint(*inputs, *few)
     fault = complaint(*inputs, *few, "--onto", "1", "--shards", "2")
     assert "leave --shards and --ray out" in fault
