@@ -266,6 +266,26 @@ def test_no_table_is_lost_if_follower_and_server_are_killed_or_the_server_loses_
             assert not [each for each in follower.faults if "UNAVAILABLE" not in each]
 
 
+@pytest.mark.parametrize(
+    ("noted", "fault"),
+    [
+        ("junk", "is not a list of tables that were sent; remove it, and all are sent again"),
+        ('{"sequence": 7}', "is not a list of tables that were sent"),
+        (None, "Is a directory; name another file with --sent"),
+    ],
+)
+def test_a_note_of_sent_tables_that_cannot_be_used_ends_the_command(
+    operated: ServerProcess, incoming: Path, tmp_path: Path, noted: str | None, fault: str
+) -> None:
+    sent = tmp_path / "sent"
+    if noted is None:
+        sent.mkdir()
+    else:
+        sent.write_text(noted)
+    found = complaint("admin", "follow", incoming, "--sent", sent, "--address", operated.admin)
+    assert found.startswith(f"{sent}: {fault}")
+
+
 @dataclass
 class Steps:
     """Tables with an ad of their own, and an ad that each table replaces: it gets another SID."""
