@@ -31,6 +31,15 @@ def json_row(row: Row) -> str:
     return json.dumps({name: each for name, each in row.items() if each is not None}, default=_text)
 
 
+def table_row(text: str) -> Row:
+    """Return the row of a line, as `table_rows` does."""
+    row = {"ad_weight": 0.0, "campaign": None, "advertiser": None, **json.loads(text)}
+    for name in ("flight_start", "flight_end"):
+        if name in row:
+            row[name] = datetime.fromisoformat(row[name])
+    return row
+
+
 def _text(value: object) -> str:
     assert isinstance(value, datetime)
     return value.isoformat()
