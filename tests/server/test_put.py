@@ -226,8 +226,13 @@ def test_tables_that_come_into_a_folder_are_sent_in_the_order_of_their_names(
         follower.wait_done("c.parquet: 1 ads put")
         put_in(incoming, "a.parquet", catalogue.like(first, NEW + 2))
         catalogue.wait_shown({*own, NEW, NEW + 2})
+        refused = operated.metric("grace_updates_total", result="refused")
         (incoming / "d.parquet").write_text("no table")
         follower.wait_fault(1, f"{incoming}/d.parquet: not a readable Parquet file")
+        operated.wait_until(
+            lambda: operated.metric("grace_updates_total", result="refused") == refused + 1,
+            "the server counts the fault, so that its alert fires",
+        )
         put_in(incoming, "e.parquet", catalogue.like(first, NEW + 5))
         os.utime(incoming / "b.parquet")
         catalogue.wait_shown({*own, NEW + 2})
