@@ -83,6 +83,14 @@ class Head:
         self._reader.integers(*self._place(path), count, found)
         return found
 
+    def texts(self, path: str) -> tuple[bytes, ...]:
+        """Return the texts of a list, as they are in the message."""
+        count, message = self.number(path), self._message
+        spans = np.empty((count, 2), np.int64)
+        if count:
+            self._reader.texts(*self._place(path), count, spans)
+        return tuple(message[begin : begin + size] for begin, size in spans.tolist())
+
     def lists(self, path: str) -> dict[str, _Integers]:
         """Return the list of each name of a map, in the order of names."""
         names, count = self._pair(path)
@@ -129,6 +137,7 @@ class WireReader:
         ids = array_out(np.int64)
         self._read = of_message("grace_wire_read", c_void_p, c_int64, c_void_p, c_void_p)
         self.integers = of_message("grace_wire_integers", c_int64, ids)
+        self.texts = of_message("grace_wire_texts", c_int64, array_out(np.int64, 2))
         self.map = of_message("grace_wire_map", c_int64, c_int64, array_out(np.int64, 2), ids)
         self.opaque = of_message("grace_wire_opaque", c_int64, array_out(np.uint8))
 

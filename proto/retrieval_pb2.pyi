@@ -318,7 +318,7 @@ class LoadStatus(_message.Message):
     def __init__(self, current_version: _Optional[int] = ..., loading_version: _Optional[int] = ..., pinned_version: _Optional[int] = ..., pinned_until_above: _Optional[int] = ..., fault: _Optional[str] = ..., failed_version: _Optional[int] = ...) -> None: ...
 
 class UpdatesStatus(_message.Message):
-    __slots__ = ("sequence", "stopped", "ads_stopped", "weights", "awaits_full", "source_fault")
+    __slots__ = ("sequence", "stopped", "ads_stopped", "weights", "awaits_full", "source_fault", "visible", "ads_put", "ads_removed", "changes_waiting", "puts_refused", "changes_fault")
     class StoppedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -332,13 +332,25 @@ class UpdatesStatus(_message.Message):
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     AWAITS_FULL_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FAULT_FIELD_NUMBER: _ClassVar[int]
+    VISIBLE_FIELD_NUMBER: _ClassVar[int]
+    ADS_PUT_FIELD_NUMBER: _ClassVar[int]
+    ADS_REMOVED_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_WAITING_FIELD_NUMBER: _ClassVar[int]
+    PUTS_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FAULT_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     stopped: _containers.ScalarMap[str, int]
     ads_stopped: int
     weights: int
     awaits_full: bool
     source_fault: str
-    def __init__(self, sequence: _Optional[int] = ..., stopped: _Optional[_Mapping[str, int]] = ..., ads_stopped: _Optional[int] = ..., weights: _Optional[int] = ..., awaits_full: bool = ..., source_fault: _Optional[str] = ...) -> None: ...
+    visible: int
+    ads_put: int
+    ads_removed: int
+    changes_waiting: int
+    puts_refused: int
+    changes_fault: str
+    def __init__(self, sequence: _Optional[int] = ..., stopped: _Optional[_Mapping[str, int]] = ..., ads_stopped: _Optional[int] = ..., weights: _Optional[int] = ..., awaits_full: bool = ..., source_fault: _Optional[str] = ..., visible: _Optional[int] = ..., ads_put: _Optional[int] = ..., ads_removed: _Optional[int] = ..., changes_waiting: _Optional[int] = ..., puts_refused: _Optional[int] = ..., changes_fault: _Optional[str] = ...) -> None: ...
 
 class SnapshotStatus(_message.Message):
     __slots__ = ("version", "created_at", "sid_space", "mode", "sids", "ads", "attributes", "sets", "entities", "updates_watermark", "eligibility_list_bytes", "eligibility_mask_bytes", "eligibility_ms", "ranges", "flights", "properties")
@@ -482,7 +494,7 @@ class UnpinResponse(_message.Message):
     def __init__(self, snapshot_version: _Optional[int] = ..., previous_pin: _Optional[int] = ...) -> None: ...
 
 class UpdateAdsRequest(_message.Message):
-    __slots__ = ("sequence", "kind", "stop", "resume", "weights", "unweight")
+    __slots__ = ("sequence", "kind", "stop", "resume", "weights", "unweight", "put", "remove", "wait_visible", "part", "parts", "changed_at")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[UpdateAdsRequest.Kind]
@@ -511,13 +523,25 @@ class UpdateAdsRequest(_message.Message):
     RESUME_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     UNWEIGHT_FIELD_NUMBER: _ClassVar[int]
+    PUT_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    WAIT_VISIBLE_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_AT_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     kind: UpdateAdsRequest.Kind
     stop: _containers.MessageMap[str, Ids]
     resume: _containers.MessageMap[str, Ids]
     weights: _containers.RepeatedCompositeFieldContainer[AdWeight]
     unweight: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, sequence: _Optional[int] = ..., kind: _Optional[_Union[UpdateAdsRequest.Kind, str]] = ..., stop: _Optional[_Mapping[str, Ids]] = ..., resume: _Optional[_Mapping[str, Ids]] = ..., weights: _Optional[_Iterable[_Union[AdWeight, _Mapping]]] = ..., unweight: _Optional[_Iterable[int]] = ...) -> None: ...
+    put: _containers.RepeatedScalarFieldContainer[str]
+    remove: _containers.RepeatedScalarFieldContainer[int]
+    wait_visible: bool
+    part: int
+    parts: int
+    changed_at: int
+    def __init__(self, sequence: _Optional[int] = ..., kind: _Optional[_Union[UpdateAdsRequest.Kind, str]] = ..., stop: _Optional[_Mapping[str, Ids]] = ..., resume: _Optional[_Mapping[str, Ids]] = ..., weights: _Optional[_Iterable[_Union[AdWeight, _Mapping]]] = ..., unweight: _Optional[_Iterable[int]] = ..., put: _Optional[_Iterable[str]] = ..., remove: _Optional[_Iterable[int]] = ..., wait_visible: bool = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., changed_at: _Optional[int] = ...) -> None: ...
 
 class AdWeight(_message.Message):
     __slots__ = ("ad_id", "weight")
@@ -528,7 +552,7 @@ class AdWeight(_message.Message):
     def __init__(self, ad_id: _Optional[int] = ..., weight: _Optional[float] = ...) -> None: ...
 
 class UpdateAdsResponse(_message.Message):
-    __slots__ = ("sequence", "applied", "ads_stopped", "unknown")
+    __slots__ = ("sequence", "applied", "ads_stopped", "unknown", "visible", "refused")
     class UnknownEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -540,11 +564,25 @@ class UpdateAdsResponse(_message.Message):
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     ADS_STOPPED_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    VISIBLE_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     applied: bool
     ads_stopped: int
     unknown: _containers.MessageMap[str, UnknownIds]
-    def __init__(self, sequence: _Optional[int] = ..., applied: bool = ..., ads_stopped: _Optional[int] = ..., unknown: _Optional[_Mapping[str, UnknownIds]] = ...) -> None: ...
+    visible: int
+    refused: _containers.RepeatedCompositeFieldContainer[RefusedPut]
+    def __init__(self, sequence: _Optional[int] = ..., applied: bool = ..., ads_stopped: _Optional[int] = ..., unknown: _Optional[_Mapping[str, UnknownIds]] = ..., visible: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[RefusedPut, _Mapping]]] = ...) -> None: ...
+
+class RefusedPut(_message.Message):
+    __slots__ = ("place", "ad_id", "fault")
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    AD_ID_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    place: int
+    ad_id: int
+    fault: str
+    def __init__(self, place: _Optional[int] = ..., ad_id: _Optional[int] = ..., fault: _Optional[str] = ...) -> None: ...
 
 class UnknownIds(_message.Message):
     __slots__ = ("count", "ids")

@@ -203,8 +203,8 @@ class AdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def UpdateAds(self, request, context):
-        """Stops and resumes ads and changes their weights. After the reply, no Retrieve returns a stopped
-        ad.
+        """Stops and resumes ads, changes their weights, and puts and removes ads. After the reply, no
+        Retrieve returns a stopped ad, and the server keeps the puts. It serves them soon: `visible`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

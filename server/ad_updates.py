@@ -2,12 +2,14 @@
 
 One thread takes all updates that wait as a group, and carries the group out in these steps:
 
+    read      refuse what is faulty: whole updates, or single puts
     log       write and sync the whole group at once; an update that fails here is not in force
     publish   change the state, and the view of every attached snapshot
     settle    wait until every batch that was matched under an older view is answered
     reply     complete the callers' futures
 
-So no reply that follows an update's has an ad that it stopped, and a stop outlasts the process.
+So no reply that follows an update's has an ad that it stopped, and an update outlasts the process.
+Puts and removals are kept then, and reload/fresh.py serves them soon.
 """
 
 import asyncio
@@ -15,7 +17,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Literal, TypeAlias, get_args
@@ -24,9 +26,11 @@ import numpy as np
 
 from grace.configs.errors import ConfigError, GraceError, RequestError
 from grace.configs.serving import UpdatesConfig
+from grace.index.snapshot import Snapshot
 from grace.index.updates.id_map import IdMap
 from grace.index.updates.live_ads import LiveAds
 from grace.index.updates.log import NotKeptError, UpdateLog
+from grace.index.updates.puts import read_kept
 from grace.index.updates.state import (
     GapError,
     UpdateState,
@@ -35,14 +39,17 @@ from grace.index.updates.state import (
     require_room,
     touched_by,
 )
-from grace.index.updates.update import AdUpdate, Ids, read_update
+from grace.index.updates.update import AdUpdate, Change, Ids
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError, draining, internal, refusal_of
 from grace.server.observe.logs import LOG
 from grace.server.threads import daemon_thread
+from grace.server.waiting_updates import Parts, Updated, Waiting
 
-UpdateResult: TypeAlias = Literal["applied", "repeated", "refused", "failed"]
+UpdateResult: TypeAlias = Literal["applied", "repeated", "refused", "failed", "part"]
 UPDATE_RESULTS: tuple[UpdateResult, ...] = get_args(UpdateResult)
+PutResult: TypeAlias = Literal["taken", "refused"]
+PUT_RESULTS: tuple[PutResult, ...] = get_args(PutResult)
 
 FOLDER = "ad_updates"
 """The folder of the log, in `state_dir`."""
@@ -55,40 +62,22 @@ PATIENCE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class UpdateFacts:
-    """The numbers of the state that GetStatus and the metrics report."""
+    """The numbers of the state that GetStatus and the metrics report.
+
+    last_change  the number of the last update that changed ads
+    rebased      the number of the last update that took changes back
+    """
 
     sequence: int
     stopped: Mapping[str, int]  # number of ids by level
     weights: int
     awaits_full: bool
+    last_change: int
+    rebased: int
 
-
-@dataclass(frozen=True, slots=True)
-class Updated:
-    """The reply to an update.
-
-    sequence  number of the last update in force
-    applied   whether this update changed the state; False: its number was in force before
-    """
-
-    sequence: int
-    applied: bool
-    update: AdUpdate | None = field(default=None, compare=False)
-
-
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    """An update whose caller waits. `update` is None until the thread has read the message."""
-
-    message: bytes
-    arrived: float
-    done: "Future[Updated]" = field(default_factory=Future)
-    update: AdUpdate | None = None
-
-    @property
-    def sequence(self) -> int:
-        assert self.update is not None
-        return self.update.sequence
+    def visible(self, shown: int) -> int:
+        """Return the last update whose changes are served by a snapshot that shows `shown`."""
+        return self.sequence if shown >= self.last_change else min(shown, self.sequence)
 
 
 class AdUpdates:
@@ -96,9 +85,13 @@ class AdUpdates:
 
     Any thread may call `submit` and `attach`.
 
-    settle    the updates' thread calls it to wait until all batches that post works on are answered
-    count     called with a result and the number of updates that ended with it
-    died      called if a fault ends the thread
+    settle      the updates' thread calls it to wait until all batches that post works on are
+                answered
+    count       called with a result and the number of updates that ended with it
+    died        called if a fault ends the thread
+    served      returns the served snapshot, for which puts are read; None before there is one
+    count_puts  called with a result and a number of puts
+    changed     called after updates that put or remove ads
     complete  a future that is done once the server need not wait for a FULL update
     sent      a future that is done once the server need not wait for its sender
     """
@@ -110,6 +103,9 @@ class AdUpdates:
         settle: Callable[[], None],
         count: Callable[[UpdateResult, int], None],
         died: Callable[[], None],
+        served: Callable[[], Snapshot | None] = lambda: None,
+        count_puts: Callable[[PutResult, int], None] = lambda _, __: None,
+        changed: Callable[[], object] = lambda: None,
     ) -> None:
         """Read the log.
 
@@ -117,6 +113,7 @@ class AdUpdates:
         folder cannot have one.
         """
         self._settle, self._count, self._died = settle, count, died
+        self._served, self._count_puts, self._changed_ads = served, count_puts, changed
         self._state = UpdateState()
         folder = state_dir / FOLDER
         try:
@@ -133,10 +130,11 @@ class AdUpdates:
             self.sent.set_result(None)
         self.facts = self._note_facts()
         self._changed = threading.Condition()  # guards the five that follow
-        self._waiting: list[_Waiting] = []
-        self._early: list[_Waiting] = []
+        self._waiting: list[Waiting] = []
+        self._early: list[Waiting] = []
         self._held = self._held_bytes = 0  # of both, and of the group that is being carried out
         self._closed = False
+        self._parts = Parts()
         self._thread = daemon_thread("grace-updates", self._run)
         facts = {"sequence": self.facts.sequence, "stopped": self.facts.stopped}
         facts |= {"weights": self.facts.weights, "awaits_full": self._awaits_full}
@@ -175,6 +173,18 @@ class AdUpdates:
             facts = {"watermark": watermark, "sequence": self._state.sequence}
             LOG.warning("updates_behind", extra=facts)
 
+    def changes_after(self, shown: int) -> tuple[int, list[Change]]:
+        """Return the number of the last update, and the changes of updates later than `shown`."""
+        with self._publishing:
+            return self._state.sequence, self._state.ads.after(shown)
+
+    def drop_changes(self, through: int) -> None:
+        """Forget the changes up to an update: every snapshot that may be served has them."""
+        with self._publishing:
+            dropped = self._state.ads.drop(through)
+        if dropped:
+            LOG.info("changes_dropped", extra={"changes": dropped, "sequence": through})
+
     def stops_among(self, levels: Mapping[str, int]) -> dict[str, int]:
         """Return the ids, by level, that are stopped now."""
         with self._publishing:
@@ -190,7 +200,7 @@ class AdUpdates:
 
         The future is done once no later reply can show an older state, or fails with ServiceError.
         """
-        waiting = _Waiting(message, perf_counter())
+        waiting = Waiting(message, perf_counter())
         with self._changed:
             if self._closed:
                 raise draining()
@@ -220,10 +230,10 @@ class AdUpdates:
             return stopped.sorted_ids(after, most), self._state.sequence
 
     def _replay(self, message: bytes) -> None:
-        self._state.apply(read_update(message, bounded=False))
+        self._state.apply(read_kept(message))
 
     def _run(self) -> None:
-        group: list[_Waiting] = []
+        group: list[Waiting] = []
         failure = draining()
         try:
             while group := self._take():
@@ -238,7 +248,7 @@ class AdUpdates:
             if not waiting.done.done():
                 self._fail(waiting, failure, "failed")
 
-    def _take(self) -> list[_Waiting]:
+    def _take(self) -> list[Waiting]:
         """Wait for updates, or until an early one has waited for too long. None: it is closed."""
         with self._changed:
             held = [*self._early, *self._waiting]
@@ -254,56 +264,64 @@ class AdUpdates:
             self._early, self._waiting = [], []
             return group
 
-    def _carry_out(self, group: list[_Waiting]) -> None:
-        ordered = sorted(filter(self._read, group), key=lambda each: each.sequence)
+    def _carry_out(self, group: list[Waiting]) -> None:
+        ordered = sorted(
+            filter(self._read, group), key=lambda each: (each.sequence, each.read.part)
+        )
         news, repeated = self._sorted_out(ordered)
         if news:
             try:
-                self._log.append([each.message for each in news])
+                self._log.append([part.message for each in news for part in each.parts])
             except NotKeptError as error:
                 fault, ended = str(error), [*news, *repeated]
                 LOG.error("updates_not_kept", extra={"updates": len(ended), "fault": fault})
                 for each in ended:
                     self._fail(each, ServiceError("update_not_kept", fault), "failed")
                 return
-            self._publish([each.update for each in news if each.update is not None])
+            self._publish([update for each in news for update in each.updates])
             self._settle()
         for applied, ended in ((True, news), (False, repeated)):
             self._count("applied" if applied else "repeated", len(ended))
             for each in ended:
-                each.done.set_result(Updated(self._state.sequence, applied, each.update))
+                self._end(each, applied)
         if news:
             facts = self.facts
             fields = {"updates": len(news), "sequence": facts.sequence, "weights": facts.weights}
             LOG.info("ads_updated", extra={**fields, "stopped": facts.stopped})
             self._rewrite_if_large()
 
-    def _read(self, waiting: _Waiting) -> bool:
+    def _read(self, waiting: Waiting) -> bool:
         """Read the update. If it is faulty, refuse it and return False."""
         if waiting.update is not None:
             return True
         try:
-            waiting.update = read_update(waiting.message)
+            waiting.read_with(self._served())
         except RequestError as error:
             self._fail(waiting, refusal_of(error, "UpdateAdsRequest"), "refused")
-        return waiting.update is not None
+            return False
+        except ServiceError as error:
+            self._fail(waiting, error, "refused")
+            return False
+        self._count_puts("taken", len(waiting.read.put))
+        self._count_puts("refused", len(waiting.refused))
+        return True
 
-    def _sorted_out(self, ordered: list[_Waiting]) -> tuple[list[_Waiting], list[_Waiting]]:
+    def _sorted_out(self, ordered: list[Waiting]) -> tuple[list[Waiting], list[Waiting]]:
         """Return the updates that follow the state, and those that are in force already.
 
         Refuse the others, or keep those that came too early for a while.
         """
-        news: list[_Waiting] = []
-        repeated: list[_Waiting] = []
-        last, size, awaits_full = self._state.sequence, len(self._state), self._awaits_full
+        news: list[Waiting] = []
+        repeated: list[Waiting] = []
+        last, size, awaits_full = self._state.sequence, self._state.size, self._awaits_full
         patient_since = perf_counter() - PATIENCE_SECONDS
         for each in ordered:
-            assert each.update is not None
             try:
-                require_after(last, each.update, awaits_full=awaits_full)
-                require_numbers_left(last, each.update)
+                require_after(last, each.read, awaits_full=awaits_full)
+                require_numbers_left(last, each.read)
                 if each.sequence > last:
-                    size = require_room(size, each.update)
+                    each.parts = self._parts.all_of(each)
+                    size = require_room(size, each.updates) if each.parts else size
             except GapError as error:
                 if each.arrived > patient_since and not awaits_full:
                     self._early.append(each)
@@ -317,9 +335,12 @@ class AdUpdates:
                 continue
             if each.sequence <= last:
                 repeated.append(each)
-            else:
+            elif each.parts:
                 news.append(each)
                 last, awaits_full = each.sequence, False
+            else:
+                self._count("part", 1)
+                self._end(each, applied=False)
         return news, repeated
 
     def _publish(self, updates: list[AdUpdate]) -> None:
@@ -329,17 +350,27 @@ class AdUpdates:
             touched = touched_by(updates)
             for live in list(self._attached):
                 live.refresh(self._state, touched)
+        if any(update.parts for update in updates):
+            self._parts = Parts()
         self._awaits_full = False
         self.facts = self._note_facts()
+        if any(update.changes_ads for update in updates):
+            self._changed_ads()
+
+    def _end(self, waiting: Waiting, applied: bool) -> None:
+        waiting.done.set_result(
+            Updated(self._state.sequence, applied, waiting.update, waiting.refused)
+        )
 
     def _note_facts(self) -> UpdateFacts:
         state = self._state
         if not self._awaits_full and not self.complete.done():
             self.complete.set_result(None)
         stopped = {level: len(ids) for level, ids in state.stopped.items()}
-        return UpdateFacts(state.sequence, stopped, len(state.weights), self._awaits_full)
+        changes = state.ads.last, state.ads.rebased
+        return UpdateFacts(state.sequence, stopped, len(state.weights), self._awaits_full, *changes)
 
-    def _fail(self, waiting: _Waiting, failure: ServiceError, result: UpdateResult) -> None:
+    def _fail(self, waiting: Waiting, failure: ServiceError, result: UpdateResult) -> None:
         self._count(result, 1)
         if not waiting.done.done() and (
             waiting.done.running() or waiting.done.set_running_or_notify_cancel()
@@ -350,6 +381,6 @@ class AdUpdates:
         if not self._log.wants_rewrite:
             return
         try:
-            self._log.rewrite(self._state.full_message())
+            self._log.rewrite(self._state.full_messages())
         except GraceError as error:
             LOG.error("updates_log_grows", extra={"fault": str(error)})

@@ -23,6 +23,9 @@ def sids(
     embeddings: Annotated[
         str | None, Option("Parquet or JSON lines; a file, folder or URL.", "TABLE")
     ] = None,
+    codebook: Annotated[
+        Path | None, Option("Codebook to give SIDs by; --out is then a file.", "FOLDER")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Give items Semantic IDs: similar vectors share their first tokens.
@@ -33,6 +36,9 @@ def sids(
     Example: `grace sids --data shop --codes 64`
 
     Or: `grace sids --embeddings items.parquet --levels 4 --codes 512 --out codebook`
+
+    With --codebook, give new items SIDs by a codebook that is there, which stays as it is:
+    `grace sids --codebook shop/codebook --embeddings new.parquet --out new-sids.parquet`
     """
     from grace.index.codebook.items import items_of
     from grace.index.tables.data_folder import TableSource
@@ -43,20 +49,25 @@ def sids(
         items, place = _of_folder(data)
     else:
         items, place = items_of(TableSource((str(embeddings),))), None
-    out = spec.out or place
+    out = spec.out or (None if codebook else place)
     if out is None:
-        raise typer.BadParameter("name a folder for the codebook", param_hint="--out")
-    from grace.index.codebook.make import make_codebook
-    from grace.model.codebook.kmeans import learn_codebook
+        what = "folder for the codebook" if codebook is None else "file for the SIDs"
+        raise typer.BadParameter(f"name a {what}", param_hint="--out")
+    from grace.index.codebook.make import give_sids, make_codebook
 
     with progress_bars() as progress:
-        report = make_codebook(items, spec, out, learn_codebook, progress)
+        if codebook is None:
+            from grace.model.codebook.kmeans import learn_codebook
+
+            report = make_codebook(items, spec, out, learn_codebook, progress)
+        else:
+            report = give_sids(items, codebook, out, progress)
     if as_json:
         print(json.dumps({"out": str(out), **report.to_json()}, indent=1))
         return
     print_facts(report)
     print(f"{out} is written")
-    if report.items > _FEW_ITEMS and report.sids > _NEARLY_ALL * report.items:
+    if codebook is None and report.items > _FEW_ITEMS and report.sids > _NEARLY_ALL * report.items:
         print(
             "Nearly every item has a SID to itself, so its last token only numbers it. You may "
             "keep these SIDs; fewer --codes or --levels would give a smaller model"

@@ -47,7 +47,7 @@ class AdColumns(NamedTuple):
             np.empty((ads, entities), np.int64),
         )
 
-    def where(self, ads: npt.NDArray[np.bool_] | slice) -> "AdColumns":
+    def where(self, ads: npt.NDArray[np.bool_ | np.int32] | slice) -> "AdColumns":
         return AdColumns._make(column[ads] for column in self)
 
     def put(self, begin: int, ads: "AdColumns") -> int:

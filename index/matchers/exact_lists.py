@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from grace.index.allocation import Allocate, plain_memory
 from grace.index.matching.ads import SidToAds
-from grace.index.targeting.rules import Groups, Lists, Rows, TargetingRules
+from grace.index.targeting.rules import Groups, Lists, Rows, TargetingRules, span_places
 from grace.native.loader import array_in, array_out, declare
 
 _leaf_rules = declare(
@@ -59,21 +59,32 @@ def exact_lists(
     threads: int,
     allocate: Allocate = plain_memory,
 ) -> ExactLists:
-    leaves = len(ads.ad_offsets) - 1
+    of_leaves = rules_of_leaves(ads.ad_offsets, ads.ad_rule, rules, threads, allocate)
+    named = (part for part in rules.parts if part.has_values)
+    lists = (postings(rows, n, threads) for rows, n in zip(named, num_values, strict=True))
+    return ExactLists(*of_leaves, tuple(lists), rules.num_rules)
+
+
+def rules_of_leaves(
+    ad_offsets: Offsets,
+    ad_rule: Ids,
+    rules: TargetingRules,
+    threads: int,
+    allocate: Allocate = plain_memory,
+) -> tuple[Ids, Ids]:
+    """Return offsets, and the distinct rules of leaves with the ads ad_offsets[i] .. [i + 1]."""
+    leaves = len(ad_offsets) - 1
     offsets = allocate(4 * (leaves + 1)).view(np.int32)
-    most = rules.count_of(ads.ad_rule)
+    most = rules.count_of(ad_rule)
     room, total = allocate(4 * most).view(np.int32), np.zeros(1, np.int64)
     _leaf_rules(
-        *(leaves, ads.ad_offsets, ads.ad_rule),
+        *(leaves, ad_offsets, ad_rule),
         *(rules.num_rules, rules.num_alternatives, *rules.alternatives, threads),
         *(offsets, room, total),
     )
     leaf_rules = allocate(4 * int(total[0])).view(np.int32)
     leaf_rules[:] = room[: len(leaf_rules)]
-    del room  # for the rules of all ads
-    named = (part for part in rules.parts if part.has_values)
-    lists = (postings(rows, n, threads) for rows, n in zip(named, num_values, strict=True))
-    return ExactLists(offsets, leaf_rules, tuple(lists), rules.num_rules)
+    return offsets, leaf_rules
 
 
 def postings(rows: Rows, num_values: int, threads: int) -> Postings:
@@ -164,7 +175,5 @@ def _of_leaves(
     """Return the places of the leaves' rules, and each pair of leaf and rule as one number."""
     begins = offsets[leaves].astype(np.int64)
     sizes = offsets[leaves + 1] - begins
-    ends = sizes.cumsum()
-    places = (begins - ends + sizes).repeat(sizes)
-    places += np.arange(len(places))
+    places = span_places(begins, sizes)[1]
     return places, (leaves << 32).repeat(sizes) | rules[places]

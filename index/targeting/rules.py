@@ -50,8 +50,7 @@ class Rows:
         return tuple(getattr(self, field.name) for field in fields(self))
 
     def __len__(self) -> int:
-        first = self.columns[0]
-        return len(first.offsets) - 1 if isinstance(first, Lists) else len(first)
+        return rows_in(self.columns[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +155,10 @@ def count_rules(
     return sum(int(sizes[np.maximum(block - num_rules, -1)].sum()) for block in blocks)
 
 
+def rows_in(column: Column) -> int:
+    return len(column.offsets) - 1 if isinstance(column, Lists | Groups) else len(column)
+
+
 def lists_in(column: Column) -> Lists | None:
     """Return the lists of value ids in a column; None for numbers."""
     lists = column.lists if isinstance(column, Groups) else column
@@ -164,6 +167,12 @@ def lists_in(column: Column) -> Lists | None:
 
 def with_lists(column: Column, lists: Lists) -> Column:
     return column._replace(lists=lists) if isinstance(column, Groups) else lists
+
+
+def with_ids(column: Column, ids: npt.NDArray[np.int32]) -> Column:
+    """Return a column whose value v is ids[v]."""
+    lists = lists_in(column)
+    return column if lists is None else with_lists(column, Lists(lists.offsets, ids[lists.values]))
 
 
 def take(column: Column, rows: npt.NDArray[np.integer]) -> Column:
@@ -186,7 +195,14 @@ def gather_spans(
     values: npt.NDArray[Any], begins: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
     """Return offsets, and the spans values[begins[i] : begins[i] + sizes[i]] one after another."""
+    offsets, places = span_places(begins, sizes)
+    return offsets, values[places]
+
+
+def span_places(
+    begins: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return offsets, and the places begins[i] .. begins[i] + sizes[i] one after another."""
     offsets = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
-    places = np.repeat(begins - offsets[:-1], sizes) + np.arange(offsets[-1])
-    return offsets, values[places]
+    return offsets, np.repeat(begins - offsets[:-1], sizes) + np.arange(offsets[-1])

@@ -1,19 +1,29 @@
-"""The state that updates make: the ids that are stopped at each level, and the live weights.
+"""The state that updates make: stopped ids by level, live weights, and ads put or removed.
 
 The state belongs to no snapshot. It keeps ids that no snapshot knows, because a later one may.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 
 from grace.configs.errors import GraceError, RequestError
 from grace.index.updates.id_map import IdMap, distinct
-from grace.index.updates.update import AdUpdate, Ids, full_message
+from grace.index.updates.update import AdUpdate, Change, Ids, changes_message, full_message
 
 MOST_STATE_IDS = 16_000_000
 """The most stopped ids and weights that the state may hold, all levels together."""
+
+MOST_CHANGES, MOST_ROW_BYTES = 4_000_000, 1 << 30
+"""The most ads that the state may have as put or removed, and the most bytes of their rows."""
+
+_ENTITIES = "stop entities rather than their ads"
+BUILD = "build and publish a snapshot with --updates-watermark"
+_PART_CHANGES, _PART_BYTES = 20_000, 4 << 20  # in one message of the log
 
 NO_WEIGHT = np.float32(np.nan)
 
@@ -30,7 +40,7 @@ class GapError(GraceError):
             remedy = "send"
         else:
             text, remedy = f"{given} does not follow {last}", f"send {last + 1}, or"
-        super().__init__(f"sequence: {text}; {remedy} a FULL update with all stops and weights")
+        super().__init__(f"sequence: {text}; {remedy} a FULL update with the whole state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +57,93 @@ class Touched:
     weights: Ids = field(default_factory=lambda: np.empty(0, np.int64))
 
 
+class ChangedAds:
+    """The last change of each ad, in the order of the updates that they come from.
+
+    last        the number of the last update that changed ads, or took changes back
+    rebased     the number of the last update that took changes back: who shows older ones must
+                begin with the snapshot again
+    row_bytes   the size of all rows
+    """
+
+    def __init__(self) -> None:
+        self.last = self.rebased = self.row_bytes = 0
+        # Plain tuples of numbers and bytes: the garbage collector need not look at them.
+        self._of: dict[int, tuple[int, bytes | None]] = {}
+        self._before = self._of
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def apply(self, update: AdUpdate) -> None:
+        if not update.changes_ads:
+            return
+        if update.full and update.part <= 1:
+            self._before, self._of, self.row_bytes = self._of, {}, 0
+        rows = zip(update.put_ids, update.put, strict=True)
+        for ad_id, row in (*rows, *((ad_id, None) for ad_id in update.remove.tolist())):
+            self._forget(ad_id)  # so that this change comes after all others
+            self._of[ad_id] = update.changed_at, row
+            self.row_bytes += len(row or b"")
+        if update.part < update.parts:
+            return
+        if update.full:
+            self._of = dict(sorted(self._of.items(), key=lambda item: item[1][0]))
+            if self._takes_back():
+                self.rebased = self.last = update.sequence
+            self._before = self._of
+        if self._of:
+            self.last = max(self.last, self._of[next(reversed(self._of))][0])
+
+    def after(self, sequence: int) -> list[Change]:
+        """Return the changes that come from later updates, the latest first."""
+        found: list[Change] = []
+        for ad_id, (changed_at, row) in reversed(self._of.items()):
+            if changed_at <= sequence:
+                break
+            found.append((ad_id, row))
+        return found
+
+    def drop(self, through: int) -> int:
+        """Forget changes up to an update. Return their number."""
+        dropped = []
+        for ad_id, (changed_at, _) in self._of.items():
+            if changed_at > through:
+                break
+            dropped.append(ad_id)
+        for ad_id in dropped:
+            self._forget(ad_id)
+        return len(dropped)
+
+    def groups(self) -> Iterator[tuple[int, Sequence[Change]]]:
+        """Yield the changes by the update that they come from, in pieces of bounded size."""
+        for changed_at, items in groupby(self._of.items(), key=lambda item: item[1][0]):
+            group: list[Change] = []
+            size = 0
+            for ad_id, (_, row) in items:
+                size += len(row or b"")
+                if group and (len(group) == _PART_CHANGES or size > _PART_BYTES):
+                    yield changed_at, group
+                    group, size = [], len(row or b"")
+                group.append((ad_id, row))
+            yield changed_at, group
+
+    def _forget(self, ad_id: int) -> None:
+        known = self._of.pop(ad_id, None)
+        if known is not None:
+            self.row_bytes -= len(known[1] or b"")
+
+    def _takes_back(self) -> bool:
+        """Return whether a snapshot with the changes before would need more than the later ones."""
+        before, last = self._before, self.last
+        if any(ad_id not in self._of for ad_id in before):
+            return True
+        return any(
+            changed_at <= last and before.get(ad_id) != (changed_at, row)
+            for ad_id, (changed_at, row) in self._of.items()
+        )
+
+
 class UpdateState:
     """The state after the update `sequence`. It is not thread-safe."""
 
@@ -54,16 +151,22 @@ class UpdateState:
         self.sequence = 0
         self.stopped: dict[str, IdMap] = {}  # sets by level; none is empty
         self.weights = IdMap(NO_WEIGHT)  # by ad id
+        self.ads = ChangedAds()
 
-    def __len__(self) -> int:
-        return sum(map(len, self.stopped.values())) + len(self.weights)
+    @property
+    def size(self) -> "Size":
+        ids = sum(map(len, self.stopped.values())) + len(self.weights)
+        return Size(ids, len(self.ads), self.ads.row_bytes)
 
     def apply(self, update: AdUpdate) -> bool:
-        """Apply an update. Return False if its number was in force before, so nothing changes."""
+        """Apply an update. Return False if its number was in force before, so nothing changes.
+
+        Apply all parts of an update in turn: it is in force with the last one.
+        """
         if update.sequence <= self.sequence:
             return False
         require_after(self.sequence, update)
-        if update.full:
+        if update.full and update.part <= 1:
             self.stopped, self.weights = {}, IdMap(NO_WEIGHT)
         for present, levels in ((True, update.stop), (False, update.resume)):
             for level, ids in levels.items():
@@ -72,12 +175,36 @@ class UpdateState:
                     del self.stopped[level]
         self.weights.put(update.weighted, update.weights)
         self.weights.put(update.unweight, NO_WEIGHT)
-        self.sequence = update.sequence
+        self.ads.apply(update)
+        if update.part == update.parts:
+            self.sequence = update.sequence
         return True
 
-    def full_message(self) -> memoryview:
+    def full_messages(self) -> Iterator[bytes | memoryview]:
+        """Yield the FULL update that makes this state, in as many parts as it needs."""
         stopped = {level: ids.sorted_ids() for level, ids in self.stopped.items()}
-        return full_message(self.sequence, stopped, *self.weights.items())
+        number, parts = self.sequence, sum(1 for _ in self.ads.groups())
+        parts += parts > 0  # the first has stops and weights
+        yield full_message(number, stopped, *self.weights.items(), parts)
+        for part, (changed_at, changes) in enumerate(self.ads.groups(), start=2):
+            yield changes_message(number, part, parts, changed_at, changes)
+
+
+class Size(NamedTuple):
+    """How much a state has, or at most: stopped ids and weights, changed ads, bytes of rows."""
+
+    ids: int = 0
+    changes: int = 0
+    row_bytes: int = 0
+
+    def with_(self, update: AdUpdate) -> "Size":
+        ids = sum(map(len, update.stop.values())) + len(update.weighted)
+        rows = sum(map(len, update.put))
+        return Size(
+            self.ids + ids,
+            self.changes + len(update.put) + len(update.remove),
+            self.row_bytes + rows,
+        )
 
 
 def require_after(last: int, update: AdUpdate, *, awaits_full: bool = False) -> None:
@@ -116,17 +243,19 @@ def touched_by(updates: Iterable[AdUpdate]) -> Touched:
     )
 
 
-def require_room(size: int, update: AdUpdate) -> int:
-    """Return the most ids that a state of `size` ids can have after the update.
+def require_room(size: Size, updates: Sequence[AdUpdate]) -> Size:
+    """Return the most that a state of this size can have after the updates of one number.
 
-    Raise RequestError if that is too many.
+    Raise RequestError if that is too much.
     """
-    adds = sum(map(len, update.stop.values())) + len(update.weighted)
-    after = adds if update.full else size + adds
-    if adds and after > MOST_STATE_IDS:
-        fault = (
-            f"up to {after} stopped ids and weights after this update, at most {MOST_STATE_IDS}: "
-            "stop entities rather than their ads"
-        )
-        raise RequestError("stop", fault)
+    adds = reduce(Size.with_, updates, Size())
+    after = adds if updates[0].full else reduce(Size.with_, updates, size)
+    for name, added, found, most, things, remedy in (
+        ("stop", adds.ids, after.ids, MOST_STATE_IDS, "stopped ids and weights", _ENTITIES),
+        ("put", adds.changes, after.changes, MOST_CHANGES, "ads put or removed", BUILD),
+        ("put", adds.row_bytes, after.row_bytes, MOST_ROW_BYTES, "bytes of ads put", BUILD),
+    ):
+        if added and found > most:
+            fault = f"up to {found} {things} after this update, at most {most}: {remedy}"
+            raise RequestError(name, fault)
     return after

@@ -1,10 +1,10 @@
-"""One update of ads, as read from a grace.v1.UpdateAdsRequest: stops, resumes and weights.
+"""One update of ads, as read from a grace.v1.UpdateAdsRequest: stops, weights, puts and removals.
 
 A *level* says what an id stands for: "ad", or an entity such as "campaign". An update may have
 millions of ids, so C++ and NumPy read and write it, without the interpreter's lock.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ctypes import POINTER, c_char_p, c_int64, c_uint64
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -23,9 +23,14 @@ MOST_LEVELS = 64
 MOST_IDS = 4_000_000
 """The most ids of one update: in stop, resume, weights and unweight together."""
 MOST_BYTES = 64 << 20
+MOST_PUTS = 100_000
+"""The most puts and removals of one message."""
+MOST_PARTS = 4096
 
 Ids: TypeAlias = npt.NDArray[np.int64]
 """Distinct ids, ascending."""
+Change: TypeAlias = tuple[int, bytes | None]
+"""An ad's id and the row that is put; None removes the ad."""
 Weights: TypeAlias = npt.NDArray[np.float32]
 
 _NONE = np.empty(0, np.int64)
@@ -49,10 +54,15 @@ _write_ids = declare(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AdUpdate:
-    """One update. If it is `full`, it replaces the whole state, and has no resume or unweight.
+    """One update, or a part of one. If it is `full`, it replaces the whole state, and has no resume
+    or unweight.
 
-    weighted  the ads that get a weight
-    weights   float32 [weighted]
+    weighted    the ads that get a weight
+    weights     float32 [weighted]
+    put         rows of the ads table in JSON, one for each ad that is put
+    put_ids     their ids, once the rows have been read
+    part        of how many `parts` of the update this is, from 1; both are 0 if it is whole
+    changed_at  the number of the update that the puts and removals come from
     """
 
     sequence: int
@@ -62,6 +72,17 @@ class AdUpdate:
     weighted: Ids = field(default_factory=lambda: _NONE)
     weights: Weights = field(default_factory=lambda: np.empty(0, np.float32))
     unweight: Ids = field(default_factory=lambda: _NONE)
+    put: tuple[bytes, ...] = ()
+    put_ids: tuple[int, ...] = ()
+    remove: Ids = field(default_factory=lambda: _NONE)
+    part: int = 0
+    parts: int = 0
+    changed_at: int = 0
+    wait_visible: bool = False
+
+    @property
+    def changes_ads(self) -> bool:
+        return self.full or len(self.put) + len(self.remove) > 0
 
 
 def read_update(message: bytes, *, bounded: bool = True) -> AdUpdate:
@@ -81,6 +102,9 @@ def read_update(message: bytes, *, bounded: bool = True) -> AdUpdate:
         if ids > MOST_IDS:
             fault = f"{ids} ids and weights, at most {MOST_IDS}"
             raise RequestError("stop", f"{fault}: stop entities rather than their ads")
+        if (changed := head.number("put") + head.number("remove")) > MOST_PUTS:
+            fault = f"{changed} puts and removals, at most {MOST_PUTS}; send several updates"
+            raise RequestError("put", fault)
     stop, resume = head.lists("stop"), head.lists("resume")
     if bounded and len(stop.keys() | resume.keys()) > MOST_LEVELS:
         raise _too_many_levels(len(stop.keys() | resume.keys()))
@@ -94,18 +118,40 @@ def read_update(message: bytes, *, bounded: bool = True) -> AdUpdate:
         if full and head.number(name):
             words = "a FULL update replaces the whole state and must not have it; leave it out"
             raise RequestError(name, words)
+    sequence %= 2**64
+    part, parts = _part(head.number("part"), head.number("parts"), full, bounded)
+    changed_at = head.number("changed_at") % 2**64
+    if changed_at > (sequence if full else 0):
+        allowed = f"at most {sequence}, its sequence" if full else "and only a FULL may have it"
+        raise RequestError("changed_at", f"{changed_at}, {allowed}; leave it out")
     weighted, weights = _weights(message, head.number("weights"))
     update = AdUpdate(
-        sequence=sequence % 2**64,
+        sequence=sequence,
         full=full,
         stop=_levels("stop", stop),
         resume=_levels("resume", resume),
         weighted=weighted,
         weights=weights,
         unweight=distinct(head.integers("unweight")),
+        put=head.texts("put"),
+        remove=distinct(head.integers("remove")),
+        part=part,
+        parts=parts,
+        changed_at=changed_at or sequence,
+        wait_visible=bool(head.number("wait_visible")),
     )
     _require_no_contradiction(update)
     return update
+
+
+def _part(part: int, parts: int, full: bool, bounded: bool) -> tuple[int, int]:
+    if parts and not full:
+        raise RequestError("parts", "only a FULL update comes in parts; send several DELTAs")
+    if bounded and parts > MOST_PARTS:
+        raise RequestError("parts", f"{parts}, at most {MOST_PARTS}; send fewer and larger ones")
+    if part > parts or (parts and not part):
+        raise RequestError("part", f"{part} is not within 1 to `parts`, {parts}; number parts so")
+    return part, parts
 
 
 def _too_many_levels(levels: int) -> RequestError:
@@ -114,9 +160,9 @@ def _too_many_levels(levels: int) -> RequestError:
 
 
 def full_message(
-    sequence: int, stopped: Mapping[str, Ids], weighted: Ids, weights: Weights
+    sequence: int, stopped: Mapping[str, Ids], weighted: Ids, weights: Weights, parts: int = 0
 ) -> memoryview:
-    """Return the FULL UpdateAdsRequest that makes this state."""
+    """Return the FULL UpdateAdsRequest that makes this state, or the first of its parts."""
     names = [level.encode() for level in stopped]
     counts = np.array([len(ids) for ids in stopped.values()], np.int64)
     ids = np.concatenate([_NONE, *stopped.values()])
@@ -127,7 +173,25 @@ def full_message(
         *(sequence, len(names), (c_char_p * len(names))(*names), counts, ids),
         *(len(weighted), weighted, weights, room, message, size),
     )
-    return message.data[: int(size[0])]
+    rest = UpdateAdsRequest(part=1, parts=parts).SerializeToString() if parts else b""
+    end = int(size[0])
+    message[end : end + len(rest)] = np.frombuffer(rest, np.uint8)  # _MOST_OTHER_BYTES has room
+    return message.data[: end + len(rest)]
+
+
+def changes_message(
+    sequence: int, part: int, parts: int, changed_at: int, changes: Sequence[Change]
+) -> bytes:
+    """Return a part of a FULL update, with puts and removals."""
+    return UpdateAdsRequest(
+        sequence=sequence,
+        kind=UpdateAdsRequest.KIND_FULL,
+        put=[row.decode() for _, row in changes if row is not None],
+        remove=[ad_id for ad_id, row in changes if row is None],
+        part=part,
+        parts=parts,
+        changed_at=changed_at,
+    ).SerializeToString()
 
 
 def ids_message(ids: Ids) -> bytes:

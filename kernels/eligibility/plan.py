@@ -92,7 +92,7 @@ class EligibilityPlan:
         starts = exact.level_starts
         members = [end - first for first, end in pairwise(starts[1:])] + [len(exact.leaf_rules)]
         of_warp = [
-            _ranges_of_warp(count / (end - first))
+            _ranges_of_warp(count / max(1, end - first))  # without ads, only the root is there
             for count, (first, end) in zip(members, pairwise(starts), strict=True)
         ]
         self.layout = Plan(

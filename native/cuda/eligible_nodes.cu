@@ -234,6 +234,7 @@ template <bool kIds>
 void join_ranges(const Call& call, int64_t step, const Ranges& of) {
   require(of.of_warp >= 1 && of.of_warp <= kRangesOfLane * kWarp,
           "eligible_nodes: a warp has 1 to 128 ranges");
+  if (of.count == 0) return;  // a snapshot without ads has only the root
   const dim3 blocks(blocks_of(of.count, int64_t{of.of_warp} * kRangeWarps),
                     static_cast<unsigned>(call.groups));
   constexpr size_t memory = kRangeWarps * kTile * sizeof(uint16_t);

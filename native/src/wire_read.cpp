@@ -74,6 +74,23 @@ GRACE_API int32_t grace_wire_integers(const char* message, int64_t size, int64_t
   });
 }
 
+// The texts of a list of a message that was read: as many as its head says.
+//   spans  int64 [count, 2]   begin and size of each
+GRACE_API int32_t grace_wire_texts(const char* message, int64_t size, int64_t field, int64_t count,
+                                   int64_t* spans) {
+  return guarded([&] {
+    int64_t* const end = spans + 2 * count;
+    each_field(Reader(message, size), [&](Reader& fields, uint32_t tag) {
+      if (tag != tag_of(row_of(field_of(field)).number, kBytes)) return false;
+      require(spans < end, "wire_texts: more texts than the message's head says");
+      const std::string_view text = fields.bytes().text();
+      *spans++ = text.data() - message;
+      *spans++ = static_cast<int64_t>(text.size());
+      return true;
+    });
+  });
+}
+
 // The entries of a map of a message that was read, by name: as many as its head says.
 //   names     int64 [entries, 3]   begin and size of the name, and the entry's first number
 //   integers  int64 [sum of these]   those of one name after the other, if each has a list of them

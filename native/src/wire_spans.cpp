@@ -27,9 +27,8 @@ constexpr auto kRowsByNumber = make_rows_by_number();
 constexpr bool table_is_sound() {
   for (const Row& row : kRows) {
     const Kind within = row_of(row.within).kind;
-    const bool has_text = row.kind == Kind::kTexts || row.kind == Kind::kFloats;
     if (row.number > (within == Kind::kMap ? kEntryFields : kMostNumber)) return false;
-    if (has_text && within != Kind::kMap) return false;
+    if (row.kind == Kind::kFloats && within != Kind::kMap) return false;
     if (row.kind == Kind::kText && within == Kind::kMap) return false;
     if (row.kind == Kind::kDouble && within != Kind::kMap) return false;
     const bool is_taken_in_turn = row.kind == Kind::kTexts || row.kind == Kind::kRecords;
@@ -162,8 +161,8 @@ void Spans::read_field(Reader& message, const Row& row, uint32_t tag, Entry* in)
     case Kind::kTexts:
       do {
         ++number;
-        int64_t& longest = in->longest[row.number - 1];
-        longest = std::max(longest, size_of(message.utf8()));
+        const int64_t size = size_of(message.utf8());
+        if (in) in->longest[row.number - 1] = std::max(in->longest[row.number - 1], size);
       } while (message.take_tag(tag));
       return;
     case Kind::kNumber:

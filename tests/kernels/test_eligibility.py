@@ -28,8 +28,8 @@ from grace.index.targeting.schema import (
 )
 from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops
 from grace.kernels.eligibility.batch import eligible_nodes_on_gpu
-from grace.kernels.eligibility.tensors import REQUESTS_PER_MASK, ExactTensors, Predicate
-from support.decode_cases import CPU, DecodeCase, branching_case, decode_case
+from grace.kernels.eligibility.tensors import ExactTensors, Predicate
+from support.decode_cases import CPU, DecodeCase, branching_case, decode_case, nodes_of
 from support.emulated_cuda import emulated_cuda
 from support.exact_indexes import random_lists
 from support.oracle import Asked, RawAd, RawFilter, RawUser, eligible_prefixes
@@ -52,19 +52,6 @@ def expected_nodes(made: DecodeCase, stopped: Collection[RawAd] = ()) -> list[se
         {made.snapshot.trie.walk(p) for p in eligible_prefixes(made.case.schema, live, user)}
         for user in made.case.users
     ]
-
-
-def nodes_of(eligible: Tensor, requests: int) -> list[set[int]]:
-    """Read masks on plain integers; no request outside of the batch may have a bit."""
-    assert (eligible.dtype, len(eligible)) == (torch.int16, -(-requests // REQUESTS_PER_MASK))
-    found: list[set[int]] = [set() for _ in range(len(eligible) * REQUESTS_PER_MASK)]
-    for group, masks in enumerate(eligible.tolist()):
-        for node, mask in enumerate(masks):
-            for bit in range(REQUESTS_PER_MASK):
-                if mask >> bit & 1:
-                    found[group * REQUESTS_PER_MASK + bit].add(node)
-    assert not any(found[requests:])
-    return found[:requests]
 
 
 def stop(made: DecodeCase, stopped: Collection[RawAd]) -> None:

@@ -23,6 +23,7 @@ from grace.kernels import (
     load_ops,
     with_eligible,
 )
+from grace.kernels.eligibility.tensors import REQUESTS_PER_MASK
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
 from support.strategies import Case, asking, random_ads, random_schema, random_users
@@ -96,6 +97,19 @@ def admitted_entries(snapshot: Snapshot, rows: UserRows, request: int) -> npt.ND
     admitted = np.zeros(trie.num_entries, np.bool_)
     admitted[found.nodes[begin:end].numpy() - 1] = True
     return admitted
+
+
+def nodes_of(eligible: Tensor, requests: int) -> list[set[int]]:
+    """Read masks on plain integers; no request outside of the batch may have a bit."""
+    assert (eligible.dtype, len(eligible)) == (torch.int16, -(-requests // REQUESTS_PER_MASK))
+    found: list[set[int]] = [set() for _ in range(len(eligible) * REQUESTS_PER_MASK)]
+    for group, masks in enumerate(eligible.tolist()):
+        for node, mask in enumerate(masks):
+            for bit in range(REQUESTS_PER_MASK):
+                if mask >> bit & 1:
+                    found[group * REQUESTS_PER_MASK + bit].add(node)
+    assert not any(found[requests:])
+    return found[:requests]
 
 
 def split_rows(candidates: Candidates) -> list[list[tuple[int, int]]]:

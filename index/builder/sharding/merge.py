@@ -15,7 +15,7 @@ from grace.index.builder.rule_table import RuleTable
 from grace.index.builder.sorting import group_by_entity, order_by_id
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts, require_ids
-from grace.index.targeting.rules import Column, Lists, TargetingRules, lists_in, with_lists
+from grace.index.targeting.rules import TargetingRules, with_ids
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
@@ -111,11 +111,6 @@ def join_rules(tables: Sequence[RuleSource], schema: TargetingSchema, threads: i
     return JoinedRules(taken, joined, np.split(numbers, np.cumsum([*map(len, new_of)])[:-1]))
 
 
-def _with_ids(column: Column, ids: npt.NDArray[np.int32]) -> Column:
-    lists = lists_in(column)
-    return column if lists is None else with_lists(column, Lists(lists.offsets, ids[lists.values]))
-
-
 def _by_ids_of(
     joined: Sequence[InternedValues], rules: TargetingRules, strings: Sequence[Sequence[str]]
 ) -> TargetingRules:
@@ -126,6 +121,6 @@ def _by_ids_of(
         if part.has_values:
             values, own = next(of_parts)
             ids = np.array([values.ids[value] for value in own], np.int32)
-            part = type(part)(*(_with_ids(column, ids) for column in part.columns))
+            part = type(part)(*(with_ids(column, ids) for column in part.columns))
         parts.append(part)
     return replace(rules, parts=tuple(parts))

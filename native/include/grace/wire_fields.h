@@ -100,6 +100,12 @@ enum class Kind {
   X(WeightAd, Weights, 1, Number, "weights.ad_id", none, "", None)                                 \
   X(Weight, Weights, 2, Float, "weights.weight", none, "", None)                                   \
   X(Unweight, Update, 6, Integers, "unweight", none, "ids", None)                                  \
+  X(Put, Update, 7, Texts, "put", none, "ads", None)                                               \
+  X(Remove, Update, 8, Integers, "remove", none, "ids", None)                                      \
+  X(WaitVisible, Update, 9, Bool, "wait_visible", none, "", None)                                  \
+  X(Part, Update, 10, Number32, "part", none, "", None)                                            \
+  X(Parts, Update, 11, Number32, "parts", none, "", None)                                          \
+  X(ChangedAt, Update, 12, Number, "changed_at", none, "", None)                                   \
                                                                                                    \
   X(Explain, None, 0, Message, "ExplainRequest", none, "", None)                                   \
   X(ExplainedAd, Explain, 1, Number, "ad_id", none, "", None)                                      \
