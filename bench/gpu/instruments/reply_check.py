@@ -4,7 +4,7 @@ The user's strings and the rules' lists decide here which ads a user may see, in
 service's matcher: attribute bits one by one, set values by the rules' lists.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -58,7 +58,7 @@ def check_reply(
     ads = snapshot.ads
     live = leaves != NO_NODE
     begins, ends = ads.ad_offsets[leaves[live]], ads.ad_offsets[leaves[live] + 1]
-    ordinals = _ranges(begins, ends)
+    ordinals = ranges(begins, ends)
     rules, of_rule = np.unique(ads.ad_rule[ordinals], return_inverse=True)
     matched = eligible_rules(snapshot, rules, user)[of_rule]
     expected = dict(
@@ -68,6 +68,13 @@ def check_reply(
             strict=True,
         )
     )
+    return fault_of(reply, expected, len(ordinals), max_ads)
+
+
+def fault_of(
+    reply: RetrieveResponse, expected: Mapping[int, float], generated: int, max_ads: int
+) -> str:
+    """Return what is wrong with a reply, given the user's ads with their scores, and all of them."""
     ineligible = [ad for ad in reply.ad_ids if ad not in expected]
     if ineligible:
         return f"{len(ineligible)} of {len(reply.ad_ids)} ads are not for this user"
@@ -75,10 +82,10 @@ def check_reply(
         return "an ad comes twice"
     wanted = min(max_ads, len(expected))
     counts = (reply.counts.ads_generated, reply.counts.ads_matched, len(reply.ad_ids))
-    if counts != (len(ordinals), len(expected), wanted):
+    if counts != (generated, len(expected), wanted):
         return (
             f"{counts} ads were generated, matched and returned, "
-            f"{(len(ordinals), len(expected), wanted)} are right"
+            f"{(generated, len(expected), wanted)} are right"
         )
     if list(reply.scores) != [expected[ad] for ad in reply.ad_ids]:
         return "scores are not those of the ads' SIDs"
@@ -138,13 +145,13 @@ def _listed(
 ) -> tuple[Bools, Bools]:
     """Return whether any of the ids is in each rule's list, and whether the list has any."""
     begins, ends = offsets[rules], offsets[rules + 1]
-    found = np.isin(listed[_ranges(begins, ends)], ids)
+    found = np.isin(listed[ranges(begins, ends)], ids)
     sums = np.concatenate([[0], np.cumsum(found)])
     edges = np.concatenate([[0], np.cumsum(ends - begins)])
     return sums[edges[1:]] > sums[edges[:-1]], ends > begins
 
 
-def _ranges(begins: Int64, ends: Int64) -> Int64:
+def ranges(begins: Int64, ends: Int64) -> Int64:
     """begins[i] .. ends[i], one after the other."""
     counts = ends - begins
     starts = np.cumsum(counts) - counts
