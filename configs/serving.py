@@ -177,7 +177,7 @@ class LogsConfig:
 
 @dataclass(frozen=True, slots=True)
 class UpdatesConfig:
-    """Stops and weights of ads, which take effect while the server runs."""
+    """Stops, weights and new ads, which take effect while the server runs."""
 
     require_full: Annotated[
         bool, "a server that has no updates yet becomes ready only after a FULL one"
@@ -185,6 +185,11 @@ class UpdatesConfig:
     await_sender: Annotated[
         bool, "the server becomes ready only after `grace admin follow` has sent its whole file"
     ] = False
+    min_interval_ms: Annotated[
+        int,
+        Option(least=0, most=3_600_000),
+        "shortest time from when the server begins to apply puts and removals until it does again",
+    ] = 1000
 
 
 @dataclass(frozen=True, slots=True)

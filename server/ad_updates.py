@@ -2,20 +2,22 @@
 
 One thread takes all updates that wait as a group, and carries the group out in these steps:
 
+    read      refuse what is faulty: whole updates, or single puts
     log       write and sync the whole group at once; an update that fails here is not in force
     publish   change the state, and the view of every attached snapshot
     settle    wait until every batch that was matched under an older view is answered
     reply     complete the callers' futures
 
-So no reply that follows an update's has an ad that it stopped, and a stop outlasts the process.
+So no reply that follows an update's has an ad that it stopped, and an update outlasts the process.
+Puts and removals are kept then, and reload/fresh.py serves them soon.
 """
 
 import asyncio
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Literal, TypeAlias, get_args
@@ -23,11 +25,16 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 
 from grace.configs.errors import ConfigError, GraceError, RequestError
+from grace.configs.machine import available_cores
 from grace.configs.serving import UpdatesConfig
+from grace.index.snapshot import Snapshot
 from grace.index.updates.id_map import IdMap
 from grace.index.updates.live_ads import LiveAds
 from grace.index.updates.log import NotKeptError, UpdateLog
+from grace.index.updates.puts import RefusedPut, ids_of_rows, take_puts
 from grace.index.updates.state import (
+    BUILD,
+    MOST_ROW_BYTES,
     GapError,
     UpdateState,
     require_after,
@@ -35,19 +42,25 @@ from grace.index.updates.state import (
     require_room,
     touched_by,
 )
-from grace.index.updates.update import AdUpdate, Ids, read_update
+from grace.index.updates.update import MOST_BYTES, AdUpdate, Change, Ids, read_update
+from grace.proto.retrieval_pb2 import UpdateAdsRequest
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import ServiceError, draining, internal, refusal_of
+from grace.server.errors import ServiceError, draining, internal, not_ready, refusal_of
 from grace.server.observe.logs import LOG
 from grace.server.threads import daemon_thread
 
-UpdateResult: TypeAlias = Literal["applied", "repeated", "refused", "failed"]
+UpdateResult: TypeAlias = Literal["applied", "repeated", "refused", "failed", "part"]
 UPDATE_RESULTS: tuple[UpdateResult, ...] = get_args(UpdateResult)
+PutResult: TypeAlias = Literal["taken", "refused"]
+PUT_RESULTS: tuple[PutResult, ...] = get_args(PutResult)
 
 FOLDER = "ad_updates"
 """The folder of the log, in `state_dir`."""
 
 MOST_WAITING, MOST_WAITING_BYTES = 4096, 256 << 20
+
+MOST_PART_BYTES = MOST_ROW_BYTES + 4 * MOST_BYTES
+"""The most bytes of all parts of an update."""
 
 PATIENCE_SECONDS = 1.0
 """How long a DELTA waits for missing earlier ones: calls of one client may overtake each other."""
@@ -55,12 +68,22 @@ PATIENCE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class UpdateFacts:
-    """The numbers of the state that GetStatus and the metrics report."""
+    """The numbers of the state that GetStatus and the metrics report.
+
+    last_change  the number of the last update that changed ads
+    rebased      the number of the last update that took changes back
+    """
 
     sequence: int
     stopped: Mapping[str, int]  # number of ids by level
     weights: int
     awaits_full: bool
+    last_change: int
+    rebased: int
+
+    def visible(self, shown: int) -> int:
+        """Return the last update whose changes are served by a snapshot that shows `shown`."""
+        return self.sequence if shown >= self.last_change else min(shown, self.sequence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,27 +91,45 @@ class Updated:
     """The reply to an update.
 
     sequence  number of the last update in force
-    applied   whether this update changed the state; False: its number was in force before
+    applied   whether this update changed the state; False: its number was in force before, or
+              parts of it are missing
+    refused   its puts that are not in force
     """
 
     sequence: int
     applied: bool
     update: AdUpdate | None = field(default=None, compare=False)
+    refused: tuple[RefusedPut, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """An update whose caller waits. `update` is None until the thread has read the message."""
+    """An update whose caller waits.
+
+    message  its bytes, without the puts that are refused
+    update   None until the thread has read the message
+    parts    all parts of its update, in order, once they are there; often only itself
+    """
 
     message: bytes
     arrived: float
     done: "Future[Updated]" = field(default_factory=Future)
     update: AdUpdate | None = None
+    refused: tuple[RefusedPut, ...] = ()
+    parts: "tuple[_Waiting, ...]" = ()
+
+    @property
+    def read(self) -> AdUpdate:
+        assert self.update is not None
+        return self.update
 
     @property
     def sequence(self) -> int:
-        assert self.update is not None
-        return self.update.sequence
+        return self.read.sequence
+
+    @property
+    def updates(self) -> list[AdUpdate]:
+        return [part.read for part in self.parts]
 
 
 class AdUpdates:
@@ -96,9 +137,13 @@ class AdUpdates:
 
     Any thread may call `submit` and `attach`.
 
-    settle    the updates' thread calls it to wait until all batches that post works on are answered
-    count     called with a result and the number of updates that ended with it
-    died      called if a fault ends the thread
+    settle      the updates' thread calls it to wait until all batches that post works on are
+                answered
+    count       called with a result and the number of updates that ended with it
+    died        called if a fault ends the thread
+    served      returns the served snapshot, for which puts are read; None before there is one
+    count_puts  called with a result and a number of puts
+    changed     called after updates that put or remove ads
     complete  a future that is done once the server need not wait for a FULL update
     sent      a future that is done once the server need not wait for its sender
     """
@@ -110,6 +155,9 @@ class AdUpdates:
         settle: Callable[[], None],
         count: Callable[[UpdateResult, int], None],
         died: Callable[[], None],
+        served: Callable[[], Snapshot | None] = lambda: None,
+        count_puts: Callable[[PutResult, int], None] = lambda _, __: None,
+        changed: Callable[[], object] = lambda: None,
     ) -> None:
         """Read the log.
 
@@ -117,6 +165,7 @@ class AdUpdates:
         folder cannot have one.
         """
         self._settle, self._count, self._died = settle, count, died
+        self._served, self._count_puts, self._changed_ads = served, count_puts, changed
         self._state = UpdateState()
         folder = state_dir / FOLDER
         try:
@@ -137,6 +186,7 @@ class AdUpdates:
         self._early: list[_Waiting] = []
         self._held = self._held_bytes = 0  # of both, and of the group that is being carried out
         self._closed = False
+        self._parts: dict[int, _Waiting] = {}  # of a FULL that is not complete, by part
         self._thread = daemon_thread("grace-updates", self._run)
         facts = {"sequence": self.facts.sequence, "stopped": self.facts.stopped}
         facts |= {"weights": self.facts.weights, "awaits_full": self._awaits_full}
@@ -174,6 +224,18 @@ class AdUpdates:
         if watermark > self._state.sequence:
             facts = {"watermark": watermark, "sequence": self._state.sequence}
             LOG.warning("updates_behind", extra=facts)
+
+    def changes_after(self, shown: int) -> tuple[int, list[Change]]:
+        """Return the number of the last update, and the changes of updates later than `shown`."""
+        with self._publishing:
+            return self._state.sequence, self._state.ads.after(shown)
+
+    def drop_changes(self, through: int) -> None:
+        """Forget the changes up to an update: every snapshot that may be served has them."""
+        with self._publishing:
+            dropped = self._state.ads.drop(through)
+        if dropped:
+            LOG.info("changes_dropped", extra={"changes": dropped, "sequence": through})
 
     def stops_among(self, levels: Mapping[str, int]) -> dict[str, int]:
         """Return the ids, by level, that are stopped now."""
@@ -220,7 +282,8 @@ class AdUpdates:
             return stopped.sorted_ids(after, most), self._state.sequence
 
     def _replay(self, message: bytes) -> None:
-        self._state.apply(read_update(message, bounded=False))
+        update = read_update(message, bounded=False)
+        self._state.apply(replace(update, put_ids=ids_of_rows(update.put)))
 
     def _run(self) -> None:
         group: list[_Waiting] = []
@@ -255,23 +318,25 @@ class AdUpdates:
             return group
 
     def _carry_out(self, group: list[_Waiting]) -> None:
-        ordered = sorted(filter(self._read, group), key=lambda each: each.sequence)
+        ordered = sorted(
+            filter(self._read, group), key=lambda each: (each.sequence, each.read.part)
+        )
         news, repeated = self._sorted_out(ordered)
         if news:
             try:
-                self._log.append([each.message for each in news])
+                self._log.append([part.message for each in news for part in each.parts])
             except NotKeptError as error:
                 fault, ended = str(error), [*news, *repeated]
                 LOG.error("updates_not_kept", extra={"updates": len(ended), "fault": fault})
                 for each in ended:
                     self._fail(each, ServiceError("update_not_kept", fault), "failed")
                 return
-            self._publish([each.update for each in news if each.update is not None])
+            self._publish([update for each in news for update in each.updates])
             self._settle()
         for applied, ended in ((True, news), (False, repeated)):
             self._count("applied" if applied else "repeated", len(ended))
             for each in ended:
-                each.done.set_result(Updated(self._state.sequence, applied, each.update))
+                self._end(each, applied)
         if news:
             facts = self.facts
             fields = {"updates": len(news), "sequence": facts.sequence, "weights": facts.weights}
@@ -283,10 +348,34 @@ class AdUpdates:
         if waiting.update is not None:
             return True
         try:
-            waiting.update = read_update(waiting.message)
+            waiting.update = self._with_ids(waiting, read_update(waiting.message))
         except RequestError as error:
             self._fail(waiting, refusal_of(error, "UpdateAdsRequest"), "refused")
+        except ServiceError as error:
+            self._fail(waiting, error, "refused")
         return waiting.update is not None
+
+    def _with_ids(self, waiting: _Waiting, update: AdUpdate) -> AdUpdate:
+        """Read the puts. Leave those that are refused out of the update and of its message."""
+        if not update.put:
+            return update
+        snapshot = self._served()
+        if snapshot is None:
+            raise not_ready()
+        taken = take_puts(snapshot, update.put, max(1, available_cores() // 2))
+        both = {*taken.ids}.intersection(update.remove.tolist())
+        if both:
+            fault = f"{min(both)} is in put, too; send it in one of them"
+            raise RequestError("remove", fault)
+        waiting.refused = taken.refused
+        self._count_puts("taken", len(taken.ids))
+        self._count_puts("refused", len(taken.refused))
+        rows = update.put
+        if taken.refused:
+            places = {each.place for each in taken.refused}
+            rows = tuple(row for place, row in enumerate(rows) if place not in places)
+            waiting.message = _without_puts(waiting.message, places)
+        return replace(update, put=rows, put_ids=taken.ids)
 
     def _sorted_out(self, ordered: list[_Waiting]) -> tuple[list[_Waiting], list[_Waiting]]:
         """Return the updates that follow the state, and those that are in force already.
@@ -295,15 +384,15 @@ class AdUpdates:
         """
         news: list[_Waiting] = []
         repeated: list[_Waiting] = []
-        last, size, awaits_full = self._state.sequence, len(self._state), self._awaits_full
+        last, size, awaits_full = self._state.sequence, self._state.size, self._awaits_full
         patient_since = perf_counter() - PATIENCE_SECONDS
         for each in ordered:
-            assert each.update is not None
             try:
-                require_after(last, each.update, awaits_full=awaits_full)
-                require_numbers_left(last, each.update)
+                require_after(last, each.read, awaits_full=awaits_full)
+                require_numbers_left(last, each.read)
                 if each.sequence > last:
-                    size = require_room(size, each.update)
+                    each.parts = self._all_parts(each)
+                    size = require_room(size, each.updates) if each.parts else size
             except GapError as error:
                 if each.arrived > patient_since and not awaits_full:
                     self._early.append(each)
@@ -317,10 +406,37 @@ class AdUpdates:
                 continue
             if each.sequence <= last:
                 repeated.append(each)
-            else:
+            elif each.parts:
                 news.append(each)
                 last, awaits_full = each.sequence, False
+            else:
+                self._count("part", 1)
+                self._end(each, applied=False)
         return news, repeated
+
+    def _all_parts(self, waiting: _Waiting) -> tuple[_Waiting, ...]:
+        """Return the parts of the update, or nothing while some are missing.
+
+        Missing ones may still come, until a part of another update does.
+        """
+        part, parts = waiting.read.part, waiting.read.parts
+        if not parts:
+            return (waiting,)
+        kept = next(iter(self._parts.values()), waiting)
+        if (kept.sequence, kept.read.parts) != (waiting.sequence, parts):
+            LOG.warning("parts_dropped", extra={"sequence": kept.sequence})
+            self._parts = {}
+        others = sum(len(each.message) for at, each in self._parts.items() if at != part)
+        if others + len(waiting.message) > MOST_PART_BYTES:
+            self._parts = {}
+            fault = f"together they have more than {MOST_PART_BYTES} bytes: {BUILD}"
+            raise RequestError("parts", fault)
+        self._parts[part] = waiting
+        return (
+            tuple(self._parts[at] for at in sorted(self._parts))
+            if len(self._parts) == parts
+            else ()
+        )
 
     def _publish(self, updates: list[AdUpdate]) -> None:
         with self._publishing:
@@ -329,15 +445,25 @@ class AdUpdates:
             touched = touched_by(updates)
             for live in list(self._attached):
                 live.refresh(self._state, touched)
+        if any(update.parts for update in updates):
+            self._parts = {}
         self._awaits_full = False
         self.facts = self._note_facts()
+        if any(update.changes_ads for update in updates):
+            self._changed_ads()
+
+    def _end(self, waiting: _Waiting, applied: bool) -> None:
+        waiting.done.set_result(
+            Updated(self._state.sequence, applied, waiting.update, waiting.refused)
+        )
 
     def _note_facts(self) -> UpdateFacts:
         state = self._state
         if not self._awaits_full and not self.complete.done():
             self.complete.set_result(None)
         stopped = {level: len(ids) for level, ids in state.stopped.items()}
-        return UpdateFacts(state.sequence, stopped, len(state.weights), self._awaits_full)
+        changes = state.ads.last, state.ads.rebased
+        return UpdateFacts(state.sequence, stopped, len(state.weights), self._awaits_full, *changes)
 
     def _fail(self, waiting: _Waiting, failure: ServiceError, result: UpdateResult) -> None:
         self._count(result, 1)
@@ -350,6 +476,14 @@ class AdUpdates:
         if not self._log.wants_rewrite:
             return
         try:
-            self._log.rewrite(self._state.full_message())
+            self._log.rewrite(self._state.full_messages())
         except GraceError as error:
             LOG.error("updates_log_grows", extra={"fault": str(error)})
+
+
+def _without_puts(message: bytes, places: Set[int]) -> bytes:
+    request = UpdateAdsRequest.FromString(message)
+    kept = [row for place, row in enumerate(request.put) if place not in places]
+    del request.put[:]
+    request.put.extend(kept)
+    return request.SerializeToString()

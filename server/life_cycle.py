@@ -36,6 +36,7 @@ from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOG, PrintedText, configure_logs, flush_logs
 from grace.server.observe.metrics import Metrics
 from grace.server.observe.timeline import FILED, Timeline
+from grace.server.reload.fresh import Fresh
 from grace.server.reload.loading import Loader
 from grace.server.reload.reloads import Reloads
 from grace.server.scheduling.pipeline import Pipeline
@@ -151,12 +152,19 @@ class Server:
                 self._replies_left,
                 self._metrics.updated,
                 self._thread_died,
+                lambda: state.snapshot,
+                self._metrics.puts_read,
+                lambda: self._loop.call_soon_threadsafe(self._fresh.changed),
             )
         died = self._broken.set
-        self._attach = (lambda _: None) if state.updates is None else state.updates.attach
-        loader = Loader(config, device, stages, requests, self._attach)
+        loader = Loader(config, device, stages, requests, state.updates)
         self._reloads = Reloads(loader, state, self._metrics, died)
-        self._admin = Admin(state, config, self._reloads, stages)
+        self._fresh = Fresh(
+            self._reloads.serve_changes,
+            lambda: state.visible_sequence,
+            config.updates.min_interval_ms / 1e3,
+        )
+        self._admin = Admin(state, config, self._reloads, self._fresh, stages)
         self._listeners = Listeners(config, self._front_end, self._admin, died, credentials)
 
     async def run(self) -> NoReturn:
@@ -171,11 +179,13 @@ class Server:
             if self._state.updates is not None:
                 self._state.updates.start()
             pair = await self._load()
+            if pair is not None:
+                watches.append(asyncio.create_task(self._fresh.watch()))
             if pair is None or not await self._goes_on_until(self._updates_complete()):
                 await self._listeners.close()
                 # The loading thread is in native code, which nothing interrupts.
                 exit_now(FAILED if self._broken.is_set() else STOPPED)
-            await self._go_ready(pair)
+            await self._go_ready()
             watches.append(asyncio.create_task(self._reloads.watch()))
             await self._serve_and_end()
         finally:
@@ -191,7 +201,8 @@ class Server:
             return None
         try:
             pair = loading.result()
-            await DaemonThread("grace-aside").run(lambda: self._attach(pair))
+            if (updates := self._state.updates) is not None:
+                await DaemonThread("grace-aside").run(lambda: updates.attach(pair))
         except Exception:  # counted, and raised again
             self._metrics.loads["failed"].inc()
             raise
@@ -205,6 +216,7 @@ class Server:
             LOG.warning("no_state_dir", extra=fields)
         else:
             await updates.until_complete()
+            await self._fresh.until_visible(updates.facts.sequence)
 
     async def _goes_on_until(self, work: Awaitable[object]) -> bool:
         """Wait for the work. Return False if the server is asked to stop, or breaks, before."""
@@ -217,8 +229,9 @@ class Server:
             LOG.info("draining")
         return False
 
-    async def _go_ready(self, pair: ServingPair) -> None:
+    async def _go_ready(self) -> None:
         state, config = self._state, self._config
+        pair = state.served()
         self._metrics.serves(pair.snapshot)
         state.pipeline = Pipeline(
             stages=self._stages,

@@ -3,6 +3,7 @@
 import time
 from enum import IntEnum
 
+from grace.index.snapshot import Snapshot
 from grace.proto.retrieval_pb2 import GetStatusResponse
 from grace.server.ad_updates import AdUpdates
 from grace.server.engine.serving_pair import ServingPair
@@ -76,6 +77,26 @@ class ServerState:
     @property
     def update_sequence(self) -> int:
         return 0 if self.updates is None else self.updates.facts.sequence
+
+    @property
+    def visible_sequence(self) -> int:
+        """The number of the last update whose puts and removals are served."""
+        if self.updates is None or self.pair is None:
+            return 0
+        return self.updates.facts.visible(self.pair.shown.sequence)
+
+    @property
+    def ads_put(self) -> int:
+        return 0 if self.pair is None else len(self.pair.shown.put)
+
+    @property
+    def puts_unusable(self) -> int:
+        """Kept puts that the served snapshot cannot take."""
+        return 0 if self.pair is None else len(self.pair.shown.refused)
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        return None if self.pair is None else self.pair.snapshot
 
     @property
     def ads_stopped(self) -> int:

@@ -1,1 +1,1 @@
-"""Stops and weights of ads that change while a snapshot is served: updates, state and log."""
+"""What updates change while a snapshot is served: stops, weights and ads. State and log."""

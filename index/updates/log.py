@@ -1,7 +1,8 @@
 """The durable log of updates: one file in a folder that one server at a time may use.
 
     log = MAGIC, frames
-    frame = header, payload, END          the updates of one group, written and synced together
+    frame = header, payload, END          the updates of one group, written and synced together;
+                                          the parts of a rewritten log, one in each
     header = b"UPDS", size of the payload, xxh3_64 of the payload, xxh3_64 of the header so far
     payload = each update's size, uint32, and its bytes, a grace.v1.UpdateAdsRequest
 
@@ -16,9 +17,9 @@ import os
 import stat
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import xxhash
@@ -113,13 +114,14 @@ class UpdateLog:
             raise NotKeptError(self._broken) from None
         self._size += sum(map(len, frame))
 
-    def rewrite(self, message: bytes | memoryview) -> None:
-        """Replace all frames by one update that makes the same state.
+    def rewrite(self, messages: Iterable[bytes | memoryview]) -> None:
+        """Replace all frames by the parts of one update that makes the same state.
 
         Raise NotKeptError if that fails. The updates then stay in the log.
         """
         try:
-            write_new(NEW_FILE, self._folder, [MAGIC, *_frame([message])], mode=_MODE)
+            frames = chain.from_iterable(_frame([message]) for message in messages)
+            write_new(NEW_FILE, self._folder, chain([MAGIC], frames), mode=_MODE)
         except OSError as error:
             with suppress(OSError):
                 os.unlink(NEW_FILE, dir_fd=self._folder)

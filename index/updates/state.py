@@ -21,7 +21,7 @@ MOST_STATE_IDS = 16_000_000
 MOST_CHANGES, MOST_ROW_BYTES = 4_000_000, 1 << 30
 """The most ads that the state may have as put or removed, and the most bytes of their rows."""
 
-_BUILD = "build and publish a snapshot with --updates-watermark"
+BUILD = "build and publish a snapshot with --updates-watermark"
 _PART_CHANGES, _PART_BYTES = 20_000, 4 << 20  # in one message of the log
 
 NO_WEIGHT = np.float32(np.nan)
@@ -241,8 +241,8 @@ def touched_by(updates: Iterable[AdUpdate]) -> Touched:
 
 _ROOM = (
     ("ids", "stop", MOST_STATE_IDS, "stopped ids and weights", "stop entities, not their ads"),
-    ("changes", "put", MOST_CHANGES, "ads put or removed", _BUILD),
-    ("row_bytes", "put", MOST_ROW_BYTES, "bytes of ads put", _BUILD),
+    ("changes", "put", MOST_CHANGES, "ads put or removed", BUILD),
+    ("row_bytes", "put", MOST_ROW_BYTES, "bytes of ads put", BUILD),
 )
 
 

@@ -13,7 +13,7 @@ from time import perf_counter
 import torch
 
 from grace.configs.eligibility import Eligibility, MatcherMode
-from grace.configs.errors import CheckpointError, SnapshotError
+from grace.configs.errors import CheckpointError, ConfigError, SnapshotError
 from grace.index.snapshot import Snapshot, bytes_of
 from grace.index.storage.arrays import counts_of
 from grace.index.storage.manifest import MANIFEST, Counts, Manifest
@@ -35,6 +35,7 @@ BATCHES_MADE = 3
 _VALUE_BYTES = 80  # for each set value, in the hash table that finds it, and its hash
 _ID_BYTES = 4
 _OFFSET_BYTES = 8  # of posting lists
+_ROW_BYTES = 8  # to read a byte of a row that is put: as text, as columns, and as rules
 _MASK_BYTES = 2  # for each node and 16 requests
 _MORE = "give the server more memory"
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
@@ -115,6 +116,21 @@ def require_memory(
         less = f"lower generation.max_batch (now {max_batch}), set eligibility: union, "
         less = less if needed.masks else ""
         raise SnapshotError(MANIFEST, f"{fault}; publish a smaller version, {less}or {_MORE}")
+
+
+def require_memory_of_changes(snapshot: Snapshot, rows: int, device: torch.device) -> None:
+    """Raise ConfigError if another snapshot of this size does not fit in addition to this one.
+
+    rows  the bytes of the rows that it gets
+    """
+    fault = _shortage("memory", bytes_of(snapshot) + rows * _ROW_BYTES + MARGIN_BYTES, _host_room())
+    if device.type == "cuda" and not fault:
+        trie, parts = snapshot.trie, (snapshot.rules, snapshot.matchers, snapshot.exact)
+        needed = bytes_of((trie, *parts)) + len(trie.csr_tokens) * _ID_BYTES + rows
+        fault = _shortage(f"memory of {device}", needed, _device_room(device, needed))
+    if fault:
+        remedy = "publish a snapshot with fewer ads, or give the server more memory"
+        raise ConfigError(f"puts and removals: {fault}; {remedy}")
 
 
 def require_memory_of_weights(checkpoint: Path, device: torch.device) -> None:

@@ -1,10 +1,13 @@
 """The pair that a batch is bound to: a snapshot and a model that go together, on one device."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from grace.configs.eligibility import Eligibility
@@ -72,6 +75,25 @@ class ServingModel:
     engine: EngineFacts
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Shown:
+    """The changes of ads that a snapshot has in addition to those of its version.
+
+    sequence  the number of the last update whose changes it has
+    put       ids of ads that it has from puts, and `removed` those that it lacks: ascending
+    refused   kept puts that it cannot take: their faults, by ad id
+    """
+
+    sequence: int
+    put: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    removed: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    refused: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def changes(self) -> int:
+        return len(self.put) + len(self.removed)
+
+
 @dataclass(frozen=True, eq=False)
 class ServingPair:
     """Lives as long as the server or a batch refers to it."""
@@ -83,6 +105,7 @@ class ServingPair:
     matcher: ExactMatcher
     live: LiveAds
     eligibility: EligibilityFacts
+    shown: Shown
 
     @property
     def checkpoint(self) -> str:
@@ -98,12 +121,20 @@ class ServingPair:
         return with_eligible(users, self.index, self.model.ops)
 
 
+def unchanged(snapshot: Snapshot) -> tuple[Snapshot, Shown]:
+    """Return a version's own snapshot. It has the changes up to its watermark."""
+    return snapshot, Shown(snapshot.facts.updates_watermark)
+
+
 def load_pair(
-    config: ServingConfig, device: torch.device, version: int | None = None
+    config: ServingConfig,
+    device: torch.device,
+    version: int | None = None,
+    changed: Callable[[Snapshot], tuple[Snapshot, Shown]] = unchanged,
 ) -> ServingPair:
     """Load a snapshot, the current one without a `version`, and the configuration's checkpoint."""
-    snapshot = load_version(config, version, device, available_cores())
-    return serving_pair(snapshot, load_model(config, snapshot, device), config)
+    snapshot, shown = changed(load_version(config, version, device, available_cores()))
+    return serving_pair(snapshot, load_model(config, snapshot, device), config, shown)
 
 
 def load_version(
@@ -159,7 +190,10 @@ def load_model(config: ServingConfig, snapshot: Snapshot, device: torch.device) 
     return model
 
 
-def serving_pair(snapshot: Snapshot, model: ServingModel, config: ServingConfig) -> ServingPair:
+def serving_pair(
+    snapshot: Snapshot, model: ServingModel, config: ServingConfig, shown: Shown | None = None
+) -> ServingPair:
+    """`shown` is what the snapshot has in addition to its version, if it has anything."""
     max_batch = config.generation.max_batch
     index = DecodeIndex.of(snapshot, model.device)
     users = UserEncoder.of(snapshot)
@@ -171,6 +205,23 @@ def serving_pair(snapshot: Snapshot, model: ServingModel, config: ServingConfig)
         matcher=ExactMatcher(snapshot, config.threads.post),
         live=LiveAds(snapshot),
         eligibility=eligibility_facts(snapshot, index, users, model.ops, max_batch),
+        shown=unchanged(snapshot)[1] if shown is None else shown,
+    )
+
+
+def changed_pair(
+    served: ServingPair, snapshot: Snapshot, shown: Shown, config: ServingConfig
+) -> ServingPair:
+    """Return the pair of a snapshot that changes of ads have made. It keeps what did not change."""
+    same_values = served.users.set_values is snapshot.set_values
+    return replace(
+        served,
+        snapshot=snapshot,
+        index=DecodeIndex.of(snapshot, served.device),
+        users=served.users if same_values else UserEncoder.of(snapshot),
+        matcher=ExactMatcher(snapshot, config.threads.post),
+        live=LiveAds(snapshot),
+        shown=shown,
     )
 
 

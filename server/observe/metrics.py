@@ -21,7 +21,7 @@ from prometheus_client.core import Metric
 from grace.configs.marked_text import rewrite
 from grace.index.forms.components import components_of
 from grace.index.snapshot import Snapshot, creation_time
-from grace.server.ad_updates import UPDATE_RESULTS, UpdateResult
+from grace.server.ad_updates import PUT_RESULTS, UPDATE_RESULTS, PutResult, UpdateResult
 from grace.server.errors import STATUS_OF, ServiceError
 from grace.server.messages import PRIORITY_NAMES, STAGE_NAMES, AnsweredBatch, Span, queue_seconds
 from grace.server.server_state import Phase, ServerState
@@ -31,6 +31,7 @@ _SECONDS = (
     *(0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05),
     *(0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5),
 )
+_APPLY_SECONDS = (0.01, 0.03, 0.1, 0.3, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
 _ADS = (0, 1, 3, 10, 30, 100, 200, 300, 500, 1000, 2000, 5000, 10_000)
 _BATCH = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 _SHARES = (0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1)
@@ -43,7 +44,7 @@ _Label = TypeVar("_Label", bound=str)
 class Metrics:
     """All metrics, on their own registry. Any thread may record: it is fast.
 
-    unread, loads, shed, pinned  metrics that callers record themselves
+    unread, loads, shed, pinned, apply_seconds, apply_failures  recorded by others
     """
 
     def __init__(self, state: ServerState, device: torch.device) -> None:
@@ -93,6 +94,9 @@ class Metrics:
     def updated(self, result: UpdateResult, count: int = 1) -> None:
         self._updates[result].inc(count)
 
+    def puts_read(self, result: PutResult, count: int) -> None:
+        self._puts[result].inc(count)
+
     def credentials_loaded(self, setting: str, result: str) -> None:
         """Count a change of a setting's files: `ok` if they are in use, or else `failed`."""
         self._credentials.labels(setting, result).inc()
@@ -126,8 +130,15 @@ class Metrics:
         _by(self._filter, ("attributes", "stopped", "excluded", "limited"))
         means = "Loads of a snapshot or a checkpoint, by result."
         self.loads = _by(counter("grace_snapshot_load", means, ["result"]), _RESULTS)
-        means = "Updates of ads, by result; repeated: the number was in force before."
+        means = (
+            "Updates of ads, by result; repeated: the number was in force before; part: others of "
+        )
+        means += "the update were missing."
         self._updates = _by(counter("grace_updates", means, ["result"]), UPDATE_RESULTS)
+        means = "Puts of ads in updates, by result."
+        self._puts = _by(counter("grace_puts", means, ["result"]), PUT_RESULTS)
+        means = "Attempts to serve puts and removals that failed; the old ads are served on."
+        self.apply_failures = counter("grace_apply_failures", means)
         means = "Changes of certificate files; failed: the old content stays in use."
         self._credentials = counter("grace_credentials_load", means, ["setting", "result"])
         for setting, result in product(("listen.tls", "admin.tls"), _RESULTS):
@@ -140,6 +151,8 @@ class Metrics:
     def _make_histograms(self) -> None:
         histogram = partial(Histogram, registry=self.registry)
         seconds = partial(histogram, buckets=_SECONDS)
+        means = "Time to make and serve a snapshot with puts and removals that waited."
+        self.apply_seconds = histogram("grace_apply_seconds", means, buckets=_APPLY_SECONDS)
         means = "Time from call to reply, of calls answered OK."
         self._request_seconds = seconds("grace_request_duration_seconds", means)
         means = "Time left until the deadline when a reply was made."
@@ -167,6 +180,12 @@ class Metrics:
 
         means = "Sequence number of the last update of ads that is in force."
         read("grace_update_seq", means, lambda: state.update_sequence)
+        means = "Sequence number of the last update whose puts and removals are served."
+        read("grace_update_visible_seq", means, lambda: state.visible_sequence)
+        means = "Ads of the served snapshot that come from puts."
+        read("grace_ads_put", means, lambda: state.ads_put)
+        means = "Kept puts that the served snapshot cannot take."
+        read("grace_puts_unusable", means, lambda: state.puts_unusable)
         means = "Ads of the served snapshot that are stopped."
         read("grace_stopped_ads", means, lambda: state.ads_stopped)
         means = "Calls whose replies have not been sent completely."

@@ -8,7 +8,6 @@ warm-up batch.
 """
 
 import weakref
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,20 +19,26 @@ import torch
 from grace.configs.errors import GraceError
 from grace.configs.machine import available_cores
 from grace.configs.serving import ServingConfig
+from grace.index.snapshot import Snapshot
 from grace.model.checkpoints.checkpoint import checkpoint_id, require_match
 from grace.model.checkpoints.folder import MODEL_YAML
 from grace.model.definition.spec import load_spec
+from grace.server.ad_updates import AdUpdates
 from grace.server.engine.memory import require_memory_of_weights
 from grace.server.engine.serving_pair import (
     ServingPair,
+    Shown,
+    changed_pair,
     load_model,
     load_pair,
     load_version,
     require_numbered_ids,
     serving_pair,
+    unchanged,
 )
 from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOG
+from grace.server.reload.fresh import lowest_watermark, with_changes
 from grace.server.stages.stages import Stages
 from grace.server.stages.warm_up import Observe, warm_up
 from grace.server.start_up import start_fault, too_little_memory
@@ -63,15 +68,15 @@ class Loader:
     """Makes the first pair, and each next one from the served one.
 
     requests     each new pair warms up with them
-    before_swap  called with each next pair that is warm, on the load's thread, before it serves; an
-                 exception fails the load
+    updates      of ads; None without a `state_dir`. They are shown on each next pair that is warm,
+                 on the load's thread, before it serves
     """
 
     config: ServingConfig
     device: torch.device
     stages: Stages
     requests: tuple[Retrieval, ...]
-    before_swap: Callable[[ServingPair], None]
+    updates: AdUpdates | None
 
     def load_first(self, version: int | None, observe: Observe) -> ServingPair:
         """Return a warm pair of a version, None for the current one, and the configuration's
@@ -80,7 +85,7 @@ class Loader:
         with self._on_device():
             require_numbered_ids(config.limits, config.generation)
             try:
-                pair = load_pair(config, self.device, version)
+                pair = load_pair(config, self.device, version, self._changed)
             except Exception as error:  # too little memory has no one type
                 shortage = too_little_memory(error, config)
                 if shortage is None:
@@ -100,16 +105,23 @@ class Loader:
         except Exception as error:  # noqa: BLE001, whatever fails, the old pair keeps serving
             return self._fault_of(error, checkpoint)
 
+    def show_changes(self, served: ServingPair) -> ServingPair | LoadFault:
+        """Return a warm pair with the puts and removals that the served one lacks, if there are."""
+        try:
+            with self._on_device():
+                return self._with_changes(served)
+        except Exception as error:  # noqa: BLE001, whatever fails, the old pair keeps serving
+            return self._fault_of(error, None)
+
     def _on_device(self) -> AbstractContextManager[object]:
         """Kernels are launched on the thread's current device, which may be another GPU."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def _loaded(self, version: int, checkpoint: Path | None, served: ServingPair) -> ServingPair:
-        snapshot, model = served.snapshot, served.model
+        snapshot, model, shown = served.snapshot, served.model, served.shown
         is_other = version != snapshot.facts.version
         if is_other:
-            threads = max(1, available_cores() // CORES_PER_THREAD)
-            snapshot = load_version(self.config, version, self.device, threads, READERS)
+            snapshot, shown = self._changed(self._version(version))
         if checkpoint is None:
             require_match(model.spec, snapshot, model.folder)
         elif checkpoint_id(checkpoint) != model.checkpoint:
@@ -118,17 +130,44 @@ class Loader:
             config = replace(self.config, checkpoint=checkpoint)
             model = load_model(config, snapshot, self.device)
         if is_other:
-            pair = serving_pair(snapshot, model, self.config)
+            pair = serving_pair(snapshot, model, self.config, shown)
         elif model is served.model:
             return served
         else:
             pair = replace(served, model=model)
-        generation = self.config.generation
         # What is slow once belongs to the model. A snapshot alone needs to show that it works.
-        buckets = generation.batch_buckets[:1] if model is served.model else None
+        return self._warm(pair, all_buckets=model is not served.model)
+
+    def _with_changes(self, served: ServingPair) -> ServingPair:
+        updates, snapshot, shown = self.updates, served.snapshot, served.shown
+        if updates is None or shown.sequence >= updates.facts.last_change:
+            return served
+        if shown.changes and shown.sequence < updates.facts.rebased:
+            snapshot, shown = unchanged(self._version(snapshot.facts.version))
+        snapshot, shown = with_changes(snapshot, shown, updates, self.device)
+        if snapshot is served.snapshot:
+            return replace(served, shown=shown)
+        return self._warm(changed_pair(served, snapshot, shown, self.config), all_buckets=False)
+
+    def _version(self, version: int) -> Snapshot:
+        threads = max(1, available_cores() // CORES_PER_THREAD)
+        return load_version(self.config, version, self.device, threads, READERS)
+
+    def _changed(self, snapshot: Snapshot) -> tuple[Snapshot, Shown]:
+        """Return a version with the changes that it lacks. No version needs what it drops."""
+        found = unchanged(snapshot)
+        if self.updates is None:
+            return found
+        self.updates.drop_changes(lowest_watermark(self.config.snapshots))
+        return with_changes(*found, self.updates, self.device)
+
+    def _warm(self, pair: ServingPair, all_buckets: bool) -> ServingPair:
+        generation = self.config.generation
+        buckets = None if all_buckets else generation.batch_buckets[:1]
         # After each batch, live requests have the engine for as long as the batch took.
         warm_up(self.stages, pair, generation, self.requests, None, sleep, buckets)
-        self.before_swap(pair)
+        if self.updates is not None:
+            self.updates.attach(pair)
         return pair
 
     def _fault_of(self, error: Exception, checkpoint: Path | None) -> LoadFault:

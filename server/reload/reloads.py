@@ -168,6 +168,36 @@ class Reloads:
         """Remove the pin and follow CURRENT."""
         return await self._finished(self._unpin())
 
+    async def serve_changes(self) -> str:
+        """Serve the puts and removals that the served pair lacks. Return why that failed, or "".
+
+        Raise `draining` if the server shuts down first.
+        """
+        async with self._turn:
+            served, begin = self._state.served(), perf_counter()
+            load = self._loads.run(partial(self._loader.show_changes, served))
+            pair = await self._before_end(load)
+            if isinstance(pair, LoadFault):
+                if pair.device_is_broken:
+                    self._broken()
+                self._metrics.apply_failures.inc()
+                LOG.error("changes_failed", extra={"fault": pair.text})
+                return pair.text
+            if pair is not served:
+                self._swap(pair)
+                seconds = perf_counter() - begin
+                self._metrics.apply_seconds.observe(seconds)
+                shown = pair.shown
+                ads = {"ads_put": len(shown.put), "ads_removed": len(shown.removed)}
+                facts = {"sequence": shown.sequence, **ads, "seconds": round(seconds, 3)}
+                LOG.info("changes_served", extra=facts)
+            return ""
+
+    def _swap(self, pair: ServingPair) -> None:
+        self._retired.add(self._state.served())
+        self._state.pair = pair
+        self._metrics.serves(pair.snapshot)
+
     async def _finished(self, operation: Coroutine[Any, Any, Served]) -> Served:
         """Run an operator's call to its end, even if the caller gives up."""
         if len(self._operations) >= MOST_CALLS:
@@ -304,9 +334,7 @@ class Reloads:
             self._forget_fault()
         if pair is not served:
             before = self._version
-            self._retired.add(served)
-            self._state.pair = pair
-            self._metrics.serves(pair.snapshot)
+            self._swap(pair)
             self._metrics.loads["ok"].inc()
             facts = {"snapshot_version": version, "checkpoint": pair.checkpoint}
             seconds = round(perf_counter() - begin, 3)
@@ -355,7 +383,8 @@ class Reloads:
             await asyncio.wait((work, closing), return_when=asyncio.FIRST_COMPLETED)
         finally:
             closing.cancel()
-        self._require_serving()
+        if self._closing.is_set():
+            raise draining()
         return work.result()
 
     @property

@@ -22,6 +22,7 @@ from grace.server.ad_updates import AdUpdates, Updated
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import FIELD_CHARACTERS, ServiceError, internal, invalid_field, malformed
 from grace.server.observe.logs import LOG, set_log_level
+from grace.server.reload.fresh import Fresh
 from grace.server.reload.reloads import Reloads
 from grace.server.server_state import ServerState
 from grace.server.stages.stages import Stages
@@ -38,11 +39,17 @@ _Request = TypeVar("_Request", bound=Message)
 
 class Admin:
     def __init__(
-        self, state: ServerState, config: ServingConfig, reloads: Reloads, stages: Stages
+        self,
+        state: ServerState,
+        config: ServingConfig,
+        reloads: Reloads,
+        fresh: Fresh,
+        stages: Stages,
     ) -> None:
         self._state = state
         self._config = config
         self._reloads = reloads
+        self._fresh = fresh
         self._explain = ExplainCall(state, config, stages)
 
     @property
@@ -95,11 +102,19 @@ class Admin:
         """Return the bytes of an UpdateAdsResponse; the updates' thread reads the request."""
         state = self._state
         updated = await asyncio.wrap_future(_required(state.updates).submit(message))
+        update = updated.update
+        if update is not None and update.wait_visible and update.sequence <= updated.sequence:
+            await self._fresh.until_visible(update.sequence)
         return wire.UpdateAdsResponse(
             sequence=updated.sequence,
             applied=updated.applied,
             ads_stopped=state.ads_stopped,
             unknown=await asyncio.to_thread(_unknown, state.pair, updated),
+            visible=state.visible_sequence,
+            refused=[
+                wire.RefusedPut(place=each.place, ad_id=each.ad_id, fault=each.text)
+                for each in updated.refused
+            ],
         ).SerializeToString()
 
     async def _confirm_updates(
@@ -113,10 +128,7 @@ class Admin:
 
     async def _get_status(self, _: wire.GetStatusRequest) -> wire.GetStatusResponse:
         state, config = self._state, self._config
-        pair, updates = state.pair, None
-        if state.updates is not None:
-            facts = asdict(state.updates.facts)
-            updates = wire.UpdatesStatus(**facts, ads_stopped=state.ads_stopped)
+        pair = state.pair
         return wire.GetStatusResponse(
             state=state.phase.value,
             server_version=version("grace-serving"),
@@ -135,9 +147,32 @@ class Admin:
             max_waiting=config.batching.max_waiting,
             in_flight=state.in_flight,
             front_ends=config.listen.front_ends,
-            updates=updates,
+            updates=await self._updates_status(),
             load=self._reloads.status(),
         )
+
+    async def _updates_status(self) -> wire.UpdatesStatus | None:
+        state = self._state
+        updates = state.updates
+        if updates is None:
+            return None
+        facts = updates.facts
+        status = wire.UpdatesStatus(
+            sequence=facts.sequence,
+            stopped=facts.stopped,
+            ads_stopped=state.ads_stopped,
+            weights=facts.weights,
+            awaits_full=facts.awaits_full,
+            visible=state.visible_sequence,
+            changes_fault=self._fresh.fault,
+        )
+        if state.pair is not None:
+            shown = state.pair.shown
+            status.ads_put, status.ads_removed = len(shown.put), len(shown.removed)
+            status.puts_refused = len(shown.refused)
+            _, waiting = await asyncio.to_thread(updates.changes_after, shown.sequence)
+            status.changes_waiting = len(waiting)
+        return status
 
 
 def _method(

@@ -1,0 +1,147 @@
+"""Puts and removals of ads: a snapshot with them, and when the server makes the next one.
+
+Changes that wait are applied together, to a copy in memory of the served snapshot. The next batch
+uses it, as after a reload. Every load ends with the same function, so nothing is lost.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from grace.configs.errors import GraceError
+from grace.configs.machine import available_cores
+from grace.index.allocation import mapped_memory
+from grace.index.changes.applied import applied
+from grace.index.changes.change import Changes
+from grace.index.snapshot import Snapshot
+from grace.index.storage import root_of, versions
+from grace.index.storage.reader import open_snapshot
+from grace.index.updates.puts import take_puts
+from grace.server.ad_updates import AdUpdates
+from grace.server.engine.memory import require_memory_of_changes
+from grace.server.engine.serving_pair import Shown
+from grace.server.errors import ServiceError
+from grace.server.observe.logs import LOG
+
+MOST_AT_ONCE = 200_000
+"""The most changes that are applied in one step: their rows are in memory several times."""
+
+RETRY_SECONDS = 30.0
+"""How long the server waits after a failure, if no update comes."""
+
+_MOST_LOGGED = 10
+
+
+def with_changes(
+    snapshot: Snapshot, shown: Shown, updates: AdUpdates, device: torch.device
+) -> tuple[Snapshot, Shown]:
+    """Return a snapshot with all kept changes. `shown` says which of them the given one has.
+
+    A put that the snapshot cannot take changes nothing. Raise ConfigError for too little memory.
+    """
+    sequence, changes = updates.changes_after(shown.sequence)
+    left = iter(changes)
+    while step := dict(islice(left, MOST_AT_ONCE)):
+        snapshot, shown = _with_some(snapshot, shown, step, device)
+    return snapshot, replace(shown, sequence=max(shown.sequence, sequence))
+
+
+def _with_some(
+    snapshot: Snapshot, shown: Shown, step: Mapping[int, bytes | None], device: torch.device
+) -> tuple[Snapshot, Shown]:
+    threads = max(1, available_cores() // 2)
+    rows = {ad_id: row for ad_id, row in step.items() if row is not None}
+    require_memory_of_changes(snapshot, sum(map(len, rows.values())), device)
+    taken = take_puts(snapshot, [*rows.values()], threads)
+    ids = [*rows]
+    faults = {ids[each.place]: each for each in taken.refused}
+    if faults:
+        some = [{"ad_id": ad_id, "column": each.column} for ad_id, each in faults.items()]
+        LOG.error("puts_refused", extra={"puts": len(faults), "some": some[:_MOST_LOGGED]})
+    removed = np.sort(np.array([ad_id for ad_id in step if ad_id not in rows], np.int64))
+    for changes in (*taken.pieces, Changes(None, removed)):
+        if len(changes.removed) or changes.puts is not None:
+            snapshot = applied(snapshot, changes, threads, mapped_memory)
+    put = np.sort(np.array(taken.ids, np.int64))
+    refused = {ad_id: text for ad_id, text in shown.refused.items() if ad_id not in step}
+    return snapshot, Shown(
+        shown.sequence,
+        np.union1d(np.setdiff1d(shown.put, removed, assume_unique=True), put),
+        np.union1d(np.setdiff1d(shown.removed, put, assume_unique=True), removed),
+        refused | {ad_id: each.text for ad_id, each in faults.items()},
+    )
+
+
+def lowest_watermark(snapshots: Path) -> int:
+    """Return the number of the last update that all versions have: rollbacks need later ones."""
+    found = []
+    for version in versions(root_of(snapshots)):
+        with suppress(GraceError), open_snapshot(root_of(snapshots), version) as opened:
+            found.append(opened.manifest.updates_watermark)
+    return min(found, default=0)
+
+
+class Fresh:
+    """Asks for the next snapshot when changes wait. It belongs to the event loop.
+
+    fault  why changes could not be served, with a remedy; empty if all is well
+    """
+
+    def __init__(
+        self,
+        serve: Callable[[], Awaitable[str]],
+        visible: Callable[[], int],
+        min_seconds: float,
+    ) -> None:
+        """
+        serve        serves the changes that wait, and returns why it could not, or nothing
+        visible      returns the number of the last update whose changes are served
+        min_seconds  the shortest time between the begins of two calls of `serve`
+        """
+        self.fault = ""
+        self._serve, self._visible, self._min_seconds = serve, visible, min_seconds
+        self._changed = asyncio.Event()
+        self._begun = self._ended = 0  # calls of `serve`
+        self._served = asyncio.Condition()
+
+    def changed(self) -> None:
+        """Note that changes wait."""
+        self._changed.set()
+
+    async def watch(self) -> None:
+        """Serve changes until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RETRY_SECONDS if self.fault else None):
+                    await self._changed.wait()
+            self._changed.clear()
+            next_turn = loop.time() + self._min_seconds
+            await self._serve_once()
+            await asyncio.sleep(next_turn - loop.time())
+
+    async def until_visible(self, sequence: int) -> int:
+        """Wait until an update's changes are served, or cannot be. Return the last update's number
+        whose changes are."""
+        needed = self._begun + 1
+        async with self._served:
+            await self._served.wait_for(
+                lambda: self._visible() >= sequence or (self.fault and self._ended >= needed)
+            )
+        return self._visible()
+
+    async def _serve_once(self) -> None:
+        self._begun += 1
+        try:
+            self.fault = await self._serve()
+        except ServiceError as error:  # the server shuts down
+            self.fault = error.text
+        async with self._served:
+            self._ended = self._begun
+            self._served.notify_all()
