@@ -15,11 +15,13 @@ from grace.bench.fleet.envoy import envoy_program
 from grace.bench.gpu import attention, budget, gtm, ladder, overlap, serve
 from grace.bench.gpu.pages.serve_tables import fleet_tables
 from grace.bench.gpu.subjects.catalogue import Catalogue, catalogue_spec, full_requests
+from grace.bench.gpu.subjects.served import in_background
 from grace.bench.gpu.subjects.workload import PAPER, workload_of
 from grace.bench.markdown import ms
 from grace.bench.options import BenchOptions
 from grace.bench.result_file import Row
 from grace.catalogues.paper.spec import PAPER_SIDS, PaperSpec
+from grace.client import AdminClient
 from grace.configs.eligibility import MatcherMode
 from grace.configs.serving import LimitsConfig
 from grace.index.storage import versions
@@ -168,8 +170,9 @@ def test_a_server_is_loaded_from_other_processes(tmp_path: Path) -> None:
 
 
 def test_a_live_load_that_fails_is_reported() -> None:
-    with serve.live_loads("127.0.0.1:1", (1, 2)) as faults:  # nothing listens there
-        pass
+    with AdminClient("127.0.0.1:1") as client:  # nothing listens there
+        with in_background(lambda: client.load(timeout=9.0)) as faults:
+            pass
     (fault,) = faults
     assert "127.0.0.1:1" in fault
 

@@ -74,7 +74,7 @@ def check_reply(
 def fault_of(
     reply: RetrieveResponse, expected: Mapping[int, float], generated: int, max_ads: int
 ) -> str:
-    """Return what is wrong with a reply, given the user's ads with their scores, and all of them."""
+    """Return what is wrong with a reply, given the eligible ads' scores and the number of all."""
     ineligible = [ad for ad in reply.ad_ids if ad not in expected]
     if ineligible:
         return f"{len(ineligible)} of {len(reply.ad_ids)} ads are not for this user"
@@ -102,16 +102,16 @@ def eligible_rules(
     passes = np.ones(len(rules), np.bool_)
     rows = targeting.bitmask_table[targeting.rows[rules, 0]]
     for attribute, first in schema.places:
-        for bit in _bits(attribute, first, _values(user, attribute.name)):
+        for bit in _bits(attribute, first, values_of(user, attribute.name)):
             passes &= (rows[:, bit >> 6] >> np.uint64(bit & 63) & np.uint64(1)).astype(np.bool_)
     for s, target_set in enumerate(schema.sets):
         own = targeting.rows[rules, 1 + s]
-        values = _values(user, target_set.name)
+        values = values_of(user, target_set.name)
         passes &= _set_passes(target_set, targeting.sets[s], snapshot.set_values[s], own, values)
     return passes
 
 
-def _values(user: UserAttributes, name: str) -> Sequence[str]:
+def values_of(user: UserAttributes, name: str) -> Sequence[str]:
     values = user.get(name, ())
     return values if isinstance(values, Sequence) else ()
 
