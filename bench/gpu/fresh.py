@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import cycle
 from time import perf_counter
-from typing import Self
 
 from grace.bench.gpu.instruments.changed_ads import ChangedAds, SeenReply
 from grace.bench.gpu.subjects.served import Served, ServedFiles, in_background, load_server
@@ -32,15 +31,21 @@ ADS = 1_000  # of a change; at most a quarter of the catalogue's
 
 _CALL_SECONDS = 60.0  # the most that a call may take
 _CHECK_SECONDS = 0.05  # between two replies that are compared
-_ALONE = ("p50_ms", "p99_ms", "errors", "withdrawn", "valid", "host_gb", "gpu_gb")
+_ALONE = ("p50_ms", "p99_ms", "errors", "withdrawn", "valid")
 
 
 def measure_changes(served: Served, measures: Sequence[str]) -> Iterator[Row]:
     """Measure `visible` and `fresh` with one server."""
-    with served.server("fresh", served.many) as server, Changing(server, served.files) as changing:
+    with (
+        served.server("fresh", served.many) as server,
+        AdminClient(server.admin_address) as admin,
+        Client(server.address, retry=False) as client,
+    ):
+        changing = Changing(server, admin, client, served.files)
         if "visible" in measures:
             for _ in range(CHANGES):
                 changing.change()
+                changing.check()
             yield {"measure": "visible", **changing.row()}
         for rate in served.rates(RATES) if "fresh" in measures else ():
             alone, row = (changing.loaded(served, rate, changes) for changes in (False, True))
@@ -49,26 +54,19 @@ def measure_changes(served: Served, measures: Sequence[str]) -> Iterator[Row]:
 
 
 class Changing:
-    """A server whose ads change, inside `with`."""
+    """A server whose ads change."""
 
-    def __init__(self, server: RunningServer, files: ServedFiles) -> None:
-        self._server, catalogue = server, files.catalogue
-        self._changes = PaperChanges(catalogue.paper)
-        self._size = min(ADS, catalogue.paper.num_ads // 4)
+    def __init__(
+        self, server: RunningServer, admin: AdminClient, client: Client, files: ServedFiles
+    ) -> None:
+        self._server, self._admin, self._client = server, admin, client
+        self._changes = PaperChanges(files.catalogue.paper)
+        self._size = min(ADS, files.catalogue.paper.num_ads // 4)
         self._ads = ChangedAds(load_snapshot(files.snapshots, eligibility=CD))
         self._requests = cycle([RetrieveRequest.FromString(shot.body) for shot in files.shots])
         self._sent = self._visible = 0
         self._seconds: list[float] = []
         self._seen: list[SeenReply] = []
-
-    def __enter__(self) -> Self:
-        self._admin = AdminClient(self._server.admin_address)
-        self._client = Client(self._server.address, retry=False)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.close()
-        self._admin.__exit__()
 
     def loaded(self, served: Served, rate: float, changes: bool) -> Row:
         """Load the server, and compare a few replies, while ads change or do not."""
@@ -80,7 +78,7 @@ class Changing:
         return {**row, **self.row(), "faults": [*faults, *failed]}
 
     def change(self) -> None:
-        """Send the next change, and wait until the server generates its ads."""
+        """Send the next change, and wait until the server serves it."""
         number = self._sent + 1
         change = self._changes.change(number, self._size)
         request = UpdateAdsRequest(
@@ -107,13 +105,12 @@ class Changing:
         """Ask for a reply, which `row` compares."""
         request = next(self._requests)
         request.include_sids = True
-        user = {name: list(given.values) for name, given in request.user.items()}
         first = self._visible
         result = self._client.retrieve(request, timeout=_CALL_SECONDS)
-        self._seen.append(SeenReply(user, request.max_ads, result, first, self._sent))
+        self._seen.append(SeenReply(request, result, first, self._sent))
 
     def row(self) -> Row:
-        """Return what was measured since the last row. Gigabytes are those of the peak so far."""
+        """Return what was measured since the last row, and the memory: the most so far, and now."""
         seconds, seen = sorted(self._seconds), self._seen
         self._seconds, self._seen = [], []
         for fault in filter(None, map(self._ads.fault, seen)):
@@ -122,12 +119,14 @@ class Changing:
                 "tests of index/changes and server/reload"
             )
         gpu = self._admin.status(_CALL_SECONDS).engine.gpu_memory_bytes
+        gpu_now = self._server.metrics().get(("grace_gpu_memory_bytes", ""), 0.0)
+        host, host_now = (memory_gb(self._server.pid, name) for name in ("VmHWM", "VmRSS"))
         quantiles = {f"visible_p{q}_s": percentile(seconds, q) for q in (50, 99, 100) if seconds}
+        memory = {"host_gb": host, "host_now_gb": host_now}
+        memory |= {"gpu_gb": gpu / 1e9, "gpu_now_gb": gpu_now / 1e9}
         return {
             "ads_changed": self._size,
             "changes": len(seconds),
-            **{name: round(value, 4) for name, value in quantiles.items()},
             "replies_compared": len(seen),
-            "host_gb": round(memory_gb(self._server.pid, "VmHWM"), 3),
-            "gpu_gb": round(gpu / 1e9, 3),
+            **{name: round(value, 4) for name, value in (quantiles | memory).items()},
         }

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grace.bench.gpu.instruments.reply_check import eligible_rules, fault_of, ranges, values_of
+from grace.bench.gpu.instruments.reply_check import ads_of, fault_of, values_of
 from grace.catalogues.paper.changes import PaperChange
 from grace.client import RetrieveResult
 from grace.index.snapshot import Snapshot
-from grace.index.targeting.schema import Attribute
+from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserAttributes
+from grace.proto.retrieval_pb2 import RetrieveRequest
 
 Sid = tuple[int, ...]
 Row = Mapping[str, Any]
@@ -25,8 +26,7 @@ class SeenReply(NamedTuple):
     last   the last one that was sent before the reply came
     """
 
-    user: UserAttributes
-    max_ads: int
+    request: RetrieveRequest
     result: RetrieveResult
     first: int
     last: int
@@ -55,15 +55,16 @@ class ChangedAds:
 
         A right one is that of `first`, of `last`, or of an update between them.
         """
-        sids = seen.result.sids
+        sids, max_ads = seen.result.sids, seen.request.max_ads
         assert sids is not None
+        user = {name: list(given.values) for name, given in seen.request.user.items()}
         scores = dict(zip(map(tuple, sids.tokens.tolist()), sids.scores.tolist(), strict=True))
-        built, faults = list(self._built(seen.user, [*scores])), []
+        built, faults = list(self._built(user, [*scores])), []
         for update in range(seen.first, seen.last + 1):
             ads = [ad for ad in built if not self._changes(ad[0], update)]
-            ads += self._put(seen.user, scores, update)
+            ads += self._put(user, scores, update)
             expected = {ad_id: scores[sid] for ad_id, sid, passes in ads if passes}
-            fault = fault_of(seen.result.message, expected, len(ads), seen.max_ads)
+            fault = fault_of(seen.result.message, expected, len(ads), max_ads)
             if not fault:
                 return ""
             faults.append(f"update {update}: {fault}")
@@ -74,16 +75,11 @@ class ChangedAds:
 
     def _built(self, user: UserAttributes, sids: Sequence[Sid]) -> Iterator[tuple[int, Sid, bool]]:
         """Yield the snapshot's ads of these SIDs: id, SID, and whether the user may see it."""
-        trie, ads = self.snapshot.trie, self.snapshot.ads
-        nodes = np.array([trie.walk(sid) for sid in sids], np.int64)
-        there = np.flatnonzero(nodes >= 0)
-        leaves = nodes[there] - trie.first_leaf
-        begins, ends = ads.ad_offsets[leaves], ads.ad_offsets[leaves + 1]
-        ordinals = ranges(begins, ends)
-        rules, of_rule = np.unique(ads.ad_rule[ordinals], return_inverse=True)
-        passes = eligible_rules(self.snapshot, rules, user)[of_rule].tolist()
-        own = [sids[place] for place in np.repeat(there, ends - begins)]
-        return zip(ads.ad_ids[ordinals].tolist(), own, passes, strict=True)
+        nodes = np.array([self.snapshot.trie.walk(sid) for sid in sids], np.int64)
+        there = np.flatnonzero(nodes != NO_NODE)
+        ads = ads_of(self.snapshot, nodes[there] - self.snapshot.trie.first_leaf, user)
+        own = [sids[place] for place in there[ads.leaf]]
+        return zip(ads.ids.tolist(), own, ads.passes.tolist(), strict=True)
 
     def _put(
         self, user: UserAttributes, sids: Mapping[Sid, float], update: int
@@ -96,11 +92,6 @@ class ChangedAds:
                     yield ad_id, sid, self._passes(row, user)
 
     def _passes(self, row: Row, user: UserAttributes) -> bool:
-        """Return whether the user may see the ad of a row, whose lists are all includes."""
-        for target in (*self.snapshot.schema.attributes, *self.snapshot.schema.sets):
-            if target.name in row:
-                given = {*values_of(user, target.name)}
-                shared = given & {*row[target.name]}
-                if not shared or (isinstance(target, Attribute) and shared != given):
-                    return False
-        return True
+        """All lists are includes, and the population's users have one value of each attribute."""
+        lists = [(name, row[name]) for name in self.snapshot.schema.names if name in row]
+        return all({*values_of(user, name)} & {*values} for name, values in lists)

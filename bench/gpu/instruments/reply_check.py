@@ -5,6 +5,7 @@ service's matcher: attribute bits one by one, set values by the rules' lists.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,14 @@ from grace.server.messages import AnsweredBatch, GeneratedBatch
 
 Bools = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]
+
+
+class LeafAds(NamedTuple):
+    """The ads of leaves: ids, the place of each one's leaf, and whether the user may see it."""
+
+    ids: Int64
+    leaf: Int64
+    passes: Bools
 
 
 def check_replies(
@@ -55,20 +64,11 @@ def check_reply(
     reply: RetrieveResponse,
 ) -> str:
     """Return what is wrong with the ads of a reply to these SIDs; "" if nothing is."""
-    ads = snapshot.ads
-    live = leaves != NO_NODE
-    begins, ends = ads.ad_offsets[leaves[live]], ads.ad_offsets[leaves[live] + 1]
-    ordinals = ranges(begins, ends)
-    rules, of_rule = np.unique(ads.ad_rule[ordinals], return_inverse=True)
-    matched = eligible_rules(snapshot, rules, user)[of_rule]
-    expected = dict(
-        zip(
-            ads.ad_ids[ordinals[matched]].tolist(),
-            np.repeat(scores[live], ends - begins)[matched].tolist(),
-            strict=True,
-        )
-    )
-    return fault_of(reply, expected, len(ordinals), max_ads)
+    live = np.flatnonzero(leaves != NO_NODE)
+    ads = ads_of(snapshot, leaves[live], user)
+    passing = scores[live][ads.leaf[ads.passes]]
+    expected = dict(zip(ads.ids[ads.passes].tolist(), passing.tolist(), strict=True))
+    return fault_of(reply, expected, len(ads.ids), max_ads)
 
 
 def fault_of(
@@ -92,6 +92,15 @@ def fault_of(
     if list(reply.scores) != sorted(expected.values(), reverse=True)[:wanted]:
         return "other ads are better than those returned"
     return ""
+
+
+def ads_of(snapshot: Snapshot, leaves: npt.NDArray[np.integer], user: UserAttributes) -> LeafAds:
+    ads = snapshot.ads
+    begins, ends = ads.ad_offsets[leaves], ads.ad_offsets[leaves + 1]
+    ordinals = _ranges(begins, ends)
+    rules, of_rule = np.unique(ads.ad_rule[ordinals], return_inverse=True)
+    of_leaf = np.repeat(np.arange(len(leaves)), ends - begins)
+    return LeafAds(ads.ad_ids[ordinals], of_leaf, eligible_rules(snapshot, rules, user)[of_rule])
 
 
 def eligible_rules(
@@ -145,13 +154,13 @@ def _listed(
 ) -> tuple[Bools, Bools]:
     """Return whether any of the ids is in each rule's list, and whether the list has any."""
     begins, ends = offsets[rules], offsets[rules + 1]
-    found = np.isin(listed[ranges(begins, ends)], ids)
+    found = np.isin(listed[_ranges(begins, ends)], ids)
     sums = np.concatenate([[0], np.cumsum(found)])
     edges = np.concatenate([[0], np.cumsum(ends - begins)])
     return sums[edges[1:]] > sums[edges[:-1]], ends > begins
 
 
-def ranges(begins: Int64, ends: Int64) -> Int64:
+def _ranges(begins: Int64, ends: Int64) -> Int64:
     """begins[i] .. ends[i], one after the other."""
     counts = ends - begins
     starts = np.cumsum(counts) - counts
