@@ -15,9 +15,9 @@ Puts and removals are kept then, and reload/fresh.py serves them soon.
 import asyncio
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Literal, TypeAlias, get_args
@@ -25,16 +25,13 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 
 from grace.configs.errors import ConfigError, GraceError, RequestError
-from grace.configs.machine import available_cores
 from grace.configs.serving import UpdatesConfig
 from grace.index.snapshot import Snapshot
 from grace.index.updates.id_map import IdMap
 from grace.index.updates.live_ads import LiveAds
 from grace.index.updates.log import NotKeptError, UpdateLog
-from grace.index.updates.puts import RefusedPut, ids_of_rows, take_puts
+from grace.index.updates.puts import read_kept
 from grace.index.updates.state import (
-    BUILD,
-    MOST_ROW_BYTES,
     GapError,
     UpdateState,
     require_after,
@@ -42,12 +39,12 @@ from grace.index.updates.state import (
     require_room,
     touched_by,
 )
-from grace.index.updates.update import MOST_BYTES, AdUpdate, Change, Ids, read_update
-from grace.proto.retrieval_pb2 import UpdateAdsRequest
+from grace.index.updates.update import AdUpdate, Change, Ids
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import ServiceError, draining, internal, not_ready, refusal_of
+from grace.server.errors import ServiceError, draining, internal, refusal_of
 from grace.server.observe.logs import LOG
 from grace.server.threads import daemon_thread
+from grace.server.waiting_updates import Parts, Updated, Waiting
 
 UpdateResult: TypeAlias = Literal["applied", "repeated", "refused", "failed", "part"]
 UPDATE_RESULTS: tuple[UpdateResult, ...] = get_args(UpdateResult)
@@ -58,9 +55,6 @@ FOLDER = "ad_updates"
 """The folder of the log, in `state_dir`."""
 
 MOST_WAITING, MOST_WAITING_BYTES = 4096, 256 << 20
-
-MOST_PART_BYTES = MOST_ROW_BYTES + 4 * MOST_BYTES
-"""The most bytes of all parts of an update."""
 
 PATIENCE_SECONDS = 1.0
 """How long a DELTA waits for missing earlier ones: calls of one client may overtake each other."""
@@ -84,52 +78,6 @@ class UpdateFacts:
     def visible(self, shown: int) -> int:
         """Return the last update whose changes are served by a snapshot that shows `shown`."""
         return self.sequence if shown >= self.last_change else min(shown, self.sequence)
-
-
-@dataclass(frozen=True, slots=True)
-class Updated:
-    """The reply to an update.
-
-    sequence  number of the last update in force
-    applied   whether this update changed the state; False: its number was in force before, or
-              parts of it are missing
-    refused   its puts that are not in force
-    """
-
-    sequence: int
-    applied: bool
-    update: AdUpdate | None = field(default=None, compare=False)
-    refused: tuple[RefusedPut, ...] = ()
-
-
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    """An update whose caller waits.
-
-    message  its bytes, without the puts that are refused
-    update   None until the thread has read the message
-    parts    all parts of its update, in order, once they are there; often only itself
-    """
-
-    message: bytes
-    arrived: float
-    done: "Future[Updated]" = field(default_factory=Future)
-    update: AdUpdate | None = None
-    refused: tuple[RefusedPut, ...] = ()
-    parts: "tuple[_Waiting, ...]" = ()
-
-    @property
-    def read(self) -> AdUpdate:
-        assert self.update is not None
-        return self.update
-
-    @property
-    def sequence(self) -> int:
-        return self.read.sequence
-
-    @property
-    def updates(self) -> list[AdUpdate]:
-        return [part.read for part in self.parts]
 
 
 class AdUpdates:
@@ -182,11 +130,11 @@ class AdUpdates:
             self.sent.set_result(None)
         self.facts = self._note_facts()
         self._changed = threading.Condition()  # guards the five that follow
-        self._waiting: list[_Waiting] = []
-        self._early: list[_Waiting] = []
+        self._waiting: list[Waiting] = []
+        self._early: list[Waiting] = []
         self._held = self._held_bytes = 0  # of both, and of the group that is being carried out
         self._closed = False
-        self._parts: dict[int, _Waiting] = {}  # of a FULL that is not complete, by part
+        self._parts = Parts()
         self._thread = daemon_thread("grace-updates", self._run)
         facts = {"sequence": self.facts.sequence, "stopped": self.facts.stopped}
         facts |= {"weights": self.facts.weights, "awaits_full": self._awaits_full}
@@ -252,7 +200,7 @@ class AdUpdates:
 
         The future is done once no later reply can show an older state, or fails with ServiceError.
         """
-        waiting = _Waiting(message, perf_counter())
+        waiting = Waiting(message, perf_counter())
         with self._changed:
             if self._closed:
                 raise draining()
@@ -282,11 +230,10 @@ class AdUpdates:
             return stopped.sorted_ids(after, most), self._state.sequence
 
     def _replay(self, message: bytes) -> None:
-        update = read_update(message, bounded=False)
-        self._state.apply(replace(update, put_ids=ids_of_rows(update.put)))
+        self._state.apply(read_kept(message))
 
     def _run(self) -> None:
-        group: list[_Waiting] = []
+        group: list[Waiting] = []
         failure = draining()
         try:
             while group := self._take():
@@ -301,7 +248,7 @@ class AdUpdates:
             if not waiting.done.done():
                 self._fail(waiting, failure, "failed")
 
-    def _take(self) -> list[_Waiting]:
+    def _take(self) -> list[Waiting]:
         """Wait for updates, or until an early one has waited for too long. None: it is closed."""
         with self._changed:
             held = [*self._early, *self._waiting]
@@ -317,7 +264,7 @@ class AdUpdates:
             self._early, self._waiting = [], []
             return group
 
-    def _carry_out(self, group: list[_Waiting]) -> None:
+    def _carry_out(self, group: list[Waiting]) -> None:
         ordered = sorted(
             filter(self._read, group), key=lambda each: (each.sequence, each.read.part)
         )
@@ -343,47 +290,29 @@ class AdUpdates:
             LOG.info("ads_updated", extra={**fields, "stopped": facts.stopped})
             self._rewrite_if_large()
 
-    def _read(self, waiting: _Waiting) -> bool:
+    def _read(self, waiting: Waiting) -> bool:
         """Read the update. If it is faulty, refuse it and return False."""
         if waiting.update is not None:
             return True
         try:
-            waiting.update = self._with_ids(waiting, read_update(waiting.message))
+            waiting.read_with(self._served())
         except RequestError as error:
             self._fail(waiting, refusal_of(error, "UpdateAdsRequest"), "refused")
+            return False
         except ServiceError as error:
             self._fail(waiting, error, "refused")
-        return waiting.update is not None
+            return False
+        self._count_puts("taken", len(waiting.read.put))
+        self._count_puts("refused", len(waiting.refused))
+        return True
 
-    def _with_ids(self, waiting: _Waiting, update: AdUpdate) -> AdUpdate:
-        """Read the puts. Leave those that are refused out of the update and of its message."""
-        if not update.put:
-            return update
-        snapshot = self._served()
-        if snapshot is None:
-            raise not_ready()
-        taken = take_puts(snapshot, update.put, max(1, available_cores() // 2))
-        both = {*taken.ids}.intersection(update.remove.tolist())
-        if both:
-            fault = f"{min(both)} is in put, too; send it in one of them"
-            raise RequestError("remove", fault)
-        waiting.refused = taken.refused
-        self._count_puts("taken", len(taken.ids))
-        self._count_puts("refused", len(taken.refused))
-        rows = update.put
-        if taken.refused:
-            places = {each.place for each in taken.refused}
-            rows = tuple(row for place, row in enumerate(rows) if place not in places)
-            waiting.message = _without_puts(waiting.message, places)
-        return replace(update, put=rows, put_ids=taken.ids)
-
-    def _sorted_out(self, ordered: list[_Waiting]) -> tuple[list[_Waiting], list[_Waiting]]:
+    def _sorted_out(self, ordered: list[Waiting]) -> tuple[list[Waiting], list[Waiting]]:
         """Return the updates that follow the state, and those that are in force already.
 
         Refuse the others, or keep those that came too early for a while.
         """
-        news: list[_Waiting] = []
-        repeated: list[_Waiting] = []
+        news: list[Waiting] = []
+        repeated: list[Waiting] = []
         last, size, awaits_full = self._state.sequence, self._state.size, self._awaits_full
         patient_since = perf_counter() - PATIENCE_SECONDS
         for each in ordered:
@@ -391,7 +320,7 @@ class AdUpdates:
                 require_after(last, each.read, awaits_full=awaits_full)
                 require_numbers_left(last, each.read)
                 if each.sequence > last:
-                    each.parts = self._all_parts(each)
+                    each.parts = self._parts.all_of(each)
                     size = require_room(size, each.updates) if each.parts else size
             except GapError as error:
                 if each.arrived > patient_since and not awaits_full:
@@ -414,30 +343,6 @@ class AdUpdates:
                 self._end(each, applied=False)
         return news, repeated
 
-    def _all_parts(self, waiting: _Waiting) -> tuple[_Waiting, ...]:
-        """Return the parts of the update, or nothing while some are missing.
-
-        Missing ones may still come, until a part of another update does.
-        """
-        part, parts = waiting.read.part, waiting.read.parts
-        if not parts:
-            return (waiting,)
-        kept = next(iter(self._parts.values()), waiting)
-        if (kept.sequence, kept.read.parts) != (waiting.sequence, parts):
-            LOG.warning("parts_dropped", extra={"sequence": kept.sequence})
-            self._parts = {}
-        others = sum(len(each.message) for at, each in self._parts.items() if at != part)
-        if others + len(waiting.message) > MOST_PART_BYTES:
-            self._parts = {}
-            fault = f"together they have more than {MOST_PART_BYTES} bytes: {BUILD}"
-            raise RequestError("parts", fault)
-        self._parts[part] = waiting
-        return (
-            tuple(self._parts[at] for at in sorted(self._parts))
-            if len(self._parts) == parts
-            else ()
-        )
-
     def _publish(self, updates: list[AdUpdate]) -> None:
         with self._publishing:
             for update in updates:
@@ -446,13 +351,13 @@ class AdUpdates:
             for live in list(self._attached):
                 live.refresh(self._state, touched)
         if any(update.parts for update in updates):
-            self._parts = {}
+            self._parts = Parts()
         self._awaits_full = False
         self.facts = self._note_facts()
         if any(update.changes_ads for update in updates):
             self._changed_ads()
 
-    def _end(self, waiting: _Waiting, applied: bool) -> None:
+    def _end(self, waiting: Waiting, applied: bool) -> None:
         waiting.done.set_result(
             Updated(self._state.sequence, applied, waiting.update, waiting.refused)
         )
@@ -465,7 +370,7 @@ class AdUpdates:
         changes = state.ads.last, state.ads.rebased
         return UpdateFacts(state.sequence, stopped, len(state.weights), self._awaits_full, *changes)
 
-    def _fail(self, waiting: _Waiting, failure: ServiceError, result: UpdateResult) -> None:
+    def _fail(self, waiting: Waiting, failure: ServiceError, result: UpdateResult) -> None:
         self._count(result, 1)
         if not waiting.done.done() and (
             waiting.done.running() or waiting.done.set_running_or_notify_cancel()
@@ -479,11 +384,3 @@ class AdUpdates:
             self._log.rewrite(self._state.full_messages())
         except GraceError as error:
             LOG.error("updates_log_grows", extra={"fault": str(error)})
-
-
-def _without_puts(message: bytes, places: Set[int]) -> bytes:
-    request = UpdateAdsRequest.FromString(message)
-    kept = [row for place, row in enumerate(request.put) if place not in places]
-    del request.put[:]
-    request.put.extend(kept)
-    return request.SerializeToString()

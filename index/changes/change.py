@@ -10,7 +10,13 @@ import pyarrow as pa
 from grace.index.builder.batches import AdsReading
 from grace.index.builder.collect import CollectedAds, Collector, find_repeated
 from grace.index.builder.rule_columns import columns_stated
-from grace.index.builder.source import AdsFile, AdsSource, ExpectedColumns, checked_columns
+from grace.index.builder.source import (
+    OTHER_COLUMNS,
+    AdsFile,
+    AdsSource,
+    ExpectedColumns,
+    checked_columns,
+)
 from grace.index.rejects import Fault, Reject, brief
 from grace.index.tables.addresses import Format
 from grace.index.tables.data_folder import TableSource
@@ -73,7 +79,7 @@ def read_puts(
         (row, "ad_id", None, _REPEATED) for row in find_repeated([ids])[1].tolist()
     ]
     for name in batch.schema.names:
-        if name not in known:
+        if name not in known and name not in OTHER_COLUMNS:
             column = batch.column(name)
             given = np.flatnonzero(column.is_valid()).tolist()
             faults += [(row, name, brief(str(column[row])), _UNKNOWN) for row in given]

@@ -5,7 +5,7 @@ All rows are read together. Where that fails, halves of them are, until the faul
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import chain
 
@@ -17,11 +17,12 @@ from grace.index.changes.change import Changes, read_puts
 from grace.index.rejects import Reject
 from grace.index.snapshot import Snapshot
 from grace.index.tables.json_lines import batches, read_header
+from grace.index.updates.update import AdUpdate, read_update
 
 MOST_FAILED = 256
 """The most rows and runs of rows that fail before a run is refused as a whole."""
 
-_ADDRESS = "put"
+_ADDRESS = "puts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +97,10 @@ def _refusal(begin: int, reject: Reject) -> RefusedPut:
     return RefusedPut(begin + reject.row, known, fault.column, f"{value}{fault.reason}")
 
 
-def ids_of_rows(rows: Sequence[bytes]) -> tuple[int, ...]:
-    """Return the ids of rows that were taken once."""
-    return tuple(int(json.loads(row)["ad_id"]) for row in rows)
+def read_kept(message: bytes) -> AdUpdate:
+    """Read an update of the log, whose rows were taken once."""
+    update = read_update(message, bounded=False)
+    return replace(update, put_ids=tuple(json.loads(row)["ad_id"] for row in update.put))
 
 
 def _batch(rows: Sequence[bytes]) -> pa.RecordBatch:

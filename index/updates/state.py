@@ -21,6 +21,7 @@ MOST_STATE_IDS = 16_000_000
 MOST_CHANGES, MOST_ROW_BYTES = 4_000_000, 1 << 30
 """The most ads that the state may have as put or removed, and the most bytes of their rows."""
 
+_ENTITIES = "stop entities rather than their ads"
 BUILD = "build and publish a snapshot with --updates-watermark"
 _PART_CHANGES, _PART_BYTES = 20_000, 4 << 20  # in one message of the log
 
@@ -59,7 +60,7 @@ class Touched:
 class ChangedAds:
     """The last change of each ad, in the order of the updates that they come from.
 
-    last        the number of the last update that changed ads
+    last        the number of the last update that changed ads, or took changes back
     rebased     the number of the last update that took changes back: who shows older ones must
                 begin with the snapshot again
     row_bytes   the size of all rows
@@ -84,12 +85,15 @@ class ChangedAds:
             self._forget(ad_id)  # so that this change comes after all others
             self._of[ad_id] = update.changed_at, row
             self.row_bytes += len(row or b"")
-        if update.full and update.part == update.parts:
+        if update.part < update.parts:
+            return
+        if update.full:
             self._of = dict(sorted(self._of.items(), key=lambda item: item[1][0]))
             if self._takes_back():
-                self.rebased = update.sequence
+                self.rebased = self.last = update.sequence
             self._before = self._of
-        self.last = update.sequence
+        if self._of:
+            self.last = max(self.last, self._of[next(reversed(self._of))][0])
 
     def after(self, sequence: int) -> list[Change]:
         """Return the changes that come from later updates, the latest first."""
@@ -239,13 +243,6 @@ def touched_by(updates: Iterable[AdUpdate]) -> Touched:
     )
 
 
-_ROOM = (
-    ("ids", "stop", MOST_STATE_IDS, "stopped ids and weights", "stop entities, not their ads"),
-    ("changes", "put", MOST_CHANGES, "ads put or removed", BUILD),
-    ("row_bytes", "put", MOST_ROW_BYTES, "bytes of ads put", BUILD),
-)
-
-
 def require_room(size: Size, updates: Sequence[AdUpdate]) -> Size:
     """Return the most that a state of this size can have after the updates of one number.
 
@@ -253,8 +250,12 @@ def require_room(size: Size, updates: Sequence[AdUpdate]) -> Size:
     """
     adds = reduce(Size.with_, updates, Size())
     after = adds if updates[0].full else reduce(Size.with_, updates, size)
-    for name, field_name, most, things, remedy in _ROOM:
-        if getattr(adds, name) and (found := getattr(after, name)) > most:
+    for name, added, found, most, things, remedy in (
+        ("stop", adds.ids, after.ids, MOST_STATE_IDS, "stopped ids and weights", _ENTITIES),
+        ("put", adds.changes, after.changes, MOST_CHANGES, "ads put or removed", BUILD),
+        ("put", adds.row_bytes, after.row_bytes, MOST_ROW_BYTES, "bytes of ads put", BUILD),
+    ):
+        if added and found > most:
             fault = f"up to {found} {things} after this update, at most {most}: {remedy}"
-            raise RequestError(field_name, fault)
+            raise RequestError(name, fault)
     return after

@@ -18,7 +18,7 @@ from grace.index.updates.live_ads import unknown_ids
 from grace.index.updates.update import ids_message
 from grace.native.wire import words_of
 from grace.proto import retrieval_pb2 as wire
-from grace.server.ad_updates import AdUpdates, Updated
+from grace.server.ad_updates import AdUpdates
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import FIELD_CHARACTERS, ServiceError, internal, invalid_field, malformed
 from grace.server.observe.logs import LOG, set_log_level
@@ -28,6 +28,7 @@ from grace.server.server_state import ServerState
 from grace.server.stages.stages import Stages
 from grace.server.transport.explain_call import ExplainCall
 from grace.server.transport.listener.grpc_listener import GrpcContext, Method
+from grace.server.waiting_updates import Updated
 
 PAGE_IDS = 1 << 16  # at most in a reply of GetStops
 MOST_SMALL_BYTES = 8192  # of a request that is read here, on the event loop

@@ -57,7 +57,7 @@ def test_other_threads_run_while_a_large_update_is_carried_out(
         log.append([message])
         state.apply(update)
         touched_by([update])
-        log.rewrite(state.full_message())
+        log.rewrite(state.full_messages())
 
     assert any(longest_held(carry_out) < MOST_HELD for _ in range(5))
     log.close()

@@ -13,8 +13,9 @@ from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.updates.id_map import MOST_CHANGES, IdMap
 from grace.index.updates.live_ads import MOST_NOTES, LiveAds, unknown_ids
+from grace.index.updates.puts import read_kept
 from grace.index.updates.state import NO_WEIGHT, GapError, UpdateState, touched_by
-from grace.index.updates.update import AdUpdate, read_update
+from grace.index.updates.update import AdUpdate
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
@@ -31,7 +32,7 @@ from support.update_calls import update
 
 
 def read(request: UpdateAdsRequest) -> AdUpdate:
-    return read_update(request.SerializeToString())
+    return read_kept(request.SerializeToString())
 
 
 def stopped_in(live: LiveAds, snapshot: Snapshot) -> set[int]:
@@ -80,9 +81,10 @@ def test_what_a_snapshot_shows_equals_plain_sets_after_any_updates(seed: int) ->
     } == plain.stopped
     assert np.array_equal(catalogues[0].snapshot.ads.ad_weight, untouched)
     copied = UpdateState()
-    copied.apply(read_update(bytes(state.full_message()), bounded=False))
+    for message in state.full_messages():
+        copied.apply(read_kept(bytes(message)))
     second.rebuild(copied)
-    assert (copied.sequence, len(copied)) == (state.sequence, len(state))
+    assert (copied.sequence, copied.size) == (state.sequence, state.size)
     assert_shows(second, catalogues[1], plain)
 
 
@@ -140,10 +142,10 @@ def test_old_numbers_change_nothing_and_a_gap_is_refused_with_the_number_expecte
     state = UpdateState()
     assert state.apply(read(update(1, stop={"ad": [7]})))
     assert not state.apply(read(update(1, resume={"ad": [7]})))
-    assert len(state) == 1
+    assert state.size.ids == 1
     with pytest.raises(GapError, match="3 does not follow 1; send 2, or a FULL update"):
         state.apply(read(update(3, resume={"ad": [7]})))
-    assert (state.sequence, len(state)) == (1, 1)
+    assert (state.sequence, state.size.ids) == (1, 1)
     assert state.apply(read(update(63, full=True, stop={"ad": [9], "campaign": [1]})))
     assert not state.apply(read(update(62, full=True)))
     assert (state.sequence, {level: len(ids) for level, ids in state.stopped.items()}) == (

@@ -135,7 +135,8 @@ def test_a_full_message_is_what_protobuf_reads_as_the_state(
         expected.weights.add(ad_id=ad_id, weight=weight)
     assert UpdateAdsRequest.FromString(message) == expected
     kept = read_update(message, bounded=False)
-    assert_same_arrays(kept, AdUpdate(sequence, True, arrays, {}, weighted, values))
+    expected_update = AdUpdate(sequence, True, arrays, {}, weighted, values, changed_at=sequence)
+    assert_same_arrays(kept, expected_update)
 
 
 @given(st.lists(ids64))

@@ -110,7 +110,7 @@ def test_updates_are_on_the_disk_before_they_are_acknowledged(
     log = UpdateLog(tmp_path, lambda message: None)
     steps: list[Callable[[], None]] = [
         lambda: log.append([b"one"]),
-        lambda: log.rewrite(b"all of it"),
+        lambda: log.rewrite([b"all of it"]),
         lambda: log.append([b"next"]),
     ]
     for step in steps:
@@ -165,7 +165,7 @@ def test_only_its_owner_may_read_the_log(tmp_path: Path) -> None:
         log = UpdateLog(state / "ad_updates", lambda message: None)
         log.append([b"one"])
         modes = [modes_below(state)]
-        log.rewrite(b"one")
+        log.rewrite([b"one"])
         modes.append(modes_below(state))
         log.close()
     finally:
@@ -199,7 +199,7 @@ def test_a_log_wants_to_be_rewritten_when_it_has_grown(tmp_path: Path) -> None:
     for _ in range(63):
         log.append([b"x" * 1_000_003])
         if log.wants_rewrite:
-            log.rewrite(b"x" * 7_000_003)
+            log.rewrite([b"x" * 7_000_003])
             rewritten.append((tmp_path / FILE).stat().st_size)
     log.close()
     assert 2 <= len(rewritten) <= 8
@@ -216,7 +216,7 @@ def test_a_write_that_fails_leaves_the_log_as_it_was(tmp_path: Path) -> None:
         with pytest.raises(NotKeptError, match=os.strerror(errno.EFBIG)):
             log.append([b"x" * 111])
         with pytest.raises(NotKeptError, match="cannot be rewritten"):
-            log.rewrite(b"x" * 1111)
+            log.rewrite([b"x" * 1111])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert (tmp_path / FILE).stat().st_size == size
@@ -273,7 +273,7 @@ def append_groups(folder: Path, acknowledge: int) -> None:
             state.apply(read_update(each, bounded=False))
         report(acknowledge, bytes([state.sequence]))
         if state.sequence >= 2 * OF_A_GROUP:
-            log.rewrite(state.full_message())
+            log.rewrite(state.full_messages())
     log.close()
 
 

@@ -20,10 +20,11 @@ from grace.index.updates.live_ads import LiveAds
 from grace.index.updates.update import MOST_IDS, MOST_LEVELS
 from grace.kernels import DecodeIndex
 from grace.server import ad_updates
-from grace.server.ad_updates import AdUpdates, Updated
+from grace.server.ad_updates import AdUpdates
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError
 from grace.server.observe.logs import LOGGER
+from grace.server.waiting_updates import Updated
 from support.update_calls import Levels, update
 
 

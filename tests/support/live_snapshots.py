@@ -42,12 +42,16 @@ class LiveRoot:
     def folder(self, version: int) -> Path:
         return self.root / version_name(version)
 
-    def add(self, like: int) -> int:
-        """Add a version with the ads of another one, unpublished; return its number."""
+    def add(self, like: int, **facts: Any) -> int:
+        """Add a version with the ads of another one, unpublished; return its number.
+
+        facts  fields of its manifest
+        """
         version = versions(self.root)[-1] + 1
         shutil.copytree(self.folder(like), self.folder(version))
         forge_manifest(
-            self.folder(version), lambda fields: fields.update(version=version_name(version))
+            self.folder(version),
+            lambda fields: fields.update(version=version_name(version), **facts),
         )
         return version
 

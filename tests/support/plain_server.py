@@ -2,15 +2,19 @@
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 
 from grace.model.checkpoints.checkpoint import checkpoint_id
 from grace.model.checkpoints.init import write_random
 from grace.proto.retrieval_pb2 import RetrieveResponse, UnknownIds, UpdateAdsRequest
+from grace.server.engine.serving_pair import ServingPair
+from support.fresh_ads import changed_pair, table_row, table_rows
 from support.live_snapshots import LiveRoot
 from support.oracle import RawAd
 from support.plain_updates import PlainState, named
@@ -19,7 +23,7 @@ from support.stage_cases import (
     JsonRequest,
     answer,
     load_cpu_pair,
-    raw_ads,
+    raw_ad,
     replies_of,
     request_batch,
     stop,
@@ -38,6 +42,7 @@ class Plain:
     """What a server serves.
 
     like      the version that has the ads of a version
+    marks     the updates_watermark of each version
     bad       versions that cannot be loaded
     current   the version that CURRENT named when it was last read
     readable  whether CURRENT can be read now
@@ -48,6 +53,7 @@ class Plain:
     """
 
     like: dict[int, int] = field(default_factory=lambda: {1: 1, 2: 2})
+    marks: dict[int, int] = field(default_factory=lambda: {1: 0, 2: 0})
     bad: set[int] = field(default_factory=set)
     current: int = 1
     readable: bool = True
@@ -160,12 +166,38 @@ class Plain:
                 self.failed, self.loads = self.current, (1, 1)
 
 
+Changes: TypeAlias = frozenset[tuple[int, int, str | None]]
+"""Ad ids with the numbers of their last changes and their rows; None removed the ad."""
+
+
 @dataclass(frozen=True)
 class Live:
-    """What updates change for requests: the ads that are stopped, by any level, and weights."""
+    """What updates change for requests: the levels and ids that are stopped, weights, and ads."""
 
-    stopped: frozenset[int] = frozenset()
+    stopped: frozenset[tuple[str, int]] = frozenset()
     weights: frozenset[tuple[int, float]] = frozenset()
+    changes: Changes = frozenset()
+
+    @staticmethod
+    def under(updates: PlainState) -> "Live":
+        changes = frozenset((ad_id, *change) for ad_id, change in updates.changes.items())
+        return Live(frozenset(updates.stopped), frozenset(updates.weights.items()), changes)
+
+    def stops(self, ads: Iterable[RawAd]) -> set[int]:
+        return {ad.ad_id for ad in ads if self.stopped & {("ad", ad.ad_id), *ad.entities.items()}}
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The ads of version 1 or 2 with changes that are later than a version's watermark."""
+
+    like: int
+    changes: Changes = frozenset()
+
+    @staticmethod
+    def of(plain: Plain, version: int, live: Live) -> "Catalogue":
+        later = (each for each in live.changes if each[1] > plain.marks[version])
+        return Catalogue(plain.like[version], frozenset(later))
 
 
 class Answers:
@@ -177,36 +209,49 @@ class Answers:
         self.checkpoints = files.checkpoint, other
         self.ids = [checkpoint_id(each) for each in self.checkpoints]
         self._pairs = {
-            (like, number): load_cpu_pair(self.live.folder(like), checkpoint)
+            (Catalogue(like), number): load_cpu_pair(self.live.folder(like), checkpoint)
             for like in (1, 2)
             for number, checkpoint in enumerate(self.checkpoints)
         }
-        self.schema = self._pairs[1, 0].snapshot.schema
-        raw = raw_ads(files.folder / "catalogue" / "ads.parquet", self.schema)
-        self.ads: dict[int, dict[int, RawAd]] = {
-            like: {ad.ad_id: ad for ad in raw[::like]} for like in (1, 2)
-        }
-        self._replies: dict[tuple[int, int, Live, str], RetrieveResponse] = {}
+        self.schema = self._pairs[Catalogue(1), 0].snapshot.schema
+        self.rows = table_rows(files)
+        raw = [raw_ad(row, self.schema) for row in self.rows.values()]
+        self._ads = {Catalogue(like): {ad.ad_id: ad for ad in raw[::like]} for like in (1, 2)}
+        self._replies: dict[tuple[Catalogue, int, Live, str], RetrieveResponse] = {}
 
-    def live_under(self, updates: PlainState) -> Live:
-        stopped = (ad.ad_id for ad in self.ads[1].values() if updates.stops(ad))
-        return Live(frozenset(stopped), frozenset(updates.weights.items()))
+    def ads(self, catalogue: Catalogue) -> dict[int, RawAd]:
+        if catalogue not in self._ads:
+            ads = dict(self._ads[Catalogue(catalogue.like)])
+            for ad_id, _, row in catalogue.changes:
+                ads.pop(ad_id, None)
+                if row is not None:
+                    ads[ad_id] = raw_ad(table_row(row), self.schema)
+            self._ads[catalogue] = ads
+        return self._ads[catalogue]
+
+    def _pair(self, catalogue: Catalogue, checkpoint: int) -> ServingPair:
+        if (catalogue, checkpoint) not in self._pairs:
+            pair = self._pairs[Catalogue(catalogue.like), checkpoint]
+            made = changed_pair(pair, self.ads(catalogue).values())
+            self._pairs[catalogue, checkpoint] = made
+        return self._pairs[catalogue, checkpoint]
 
     def reply(
-        self, like: int, checkpoint: int, live: Live, request: JsonRequest
+        self, catalogue: Catalogue, checkpoint: int, live: Live, request: JsonRequest
     ) -> RetrieveResponse:
-        key = like, checkpoint, live, json.dumps(request)
+        key = catalogue, checkpoint, live, json.dumps(request)
         if key not in self._replies:
-            pair = self._pairs[like, checkpoint]
-            stop(pair, live.stopped, dict(live.weights))
+            pair = self._pair(catalogue, checkpoint)
+            stop(pair, live.stops(self.ads(catalogue).values()), dict(live.weights))
             batch = request_batch(pair, [request], 1, str(request["profile"]))
             (self._replies[key],) = replies_of(answer(batch)).values()
         return self._replies[key]
 
-    def unknown(self, like: int, update: UpdateAdsRequest) -> dict[str, UnknownIds]:
+    def unknown(self, catalogue: Catalogue, update: UpdateAdsRequest) -> dict[str, UnknownIds]:
         """Return what a reply to an update says about ids that the served ads do not have."""
-        known = {("ad", ad_id) for ad_id in self.ads[like]}
-        known |= {pair for ad in self.ads[like].values() for pair in ad.entities.items()}
+        ads = self.ads(catalogue)
+        known = {("ad", ad_id) for ad_id in ads}
+        known |= {pair for ad in ads.values() for pair in ad.entities.items()}
         found: dict[str, UnknownIds] = {}
         for level, each in sorted((named(update.stop) | named(update.resume)) - known):
             of_level = found.setdefault(level, UnknownIds())

@@ -1,5 +1,6 @@
 """What updates of ads mean, on plain Python data, and snapshots with random entities for them."""
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import RequestError
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema, is_name
-from grace.index.updates.update import MOST_IDS, MOST_LEVELS, AdUpdate
+from grace.index.updates.update import MOST_IDS, MOST_LEVELS, MOST_PARTS, MOST_PUTS, AdUpdate
 from grace.proto.retrieval_pb2 import Ids, UpdateAdsRequest
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
@@ -40,6 +41,7 @@ def plain_update(message: bytes) -> AdUpdate:
     if (levels := len({*request.stop, *request.resume})) > MOST_LEVELS:
         fault = f"{levels} levels in stop and resume, at most {MOST_LEVELS}; send fewer"
         raise RequestError("stop", fault)
+    plain_puts(request)
     if request.sequence == 0:
         raise RequestError("sequence", "must be at least 1, got 0; number updates 1, 2, 3, ...")
     if request.kind not in (UpdateAdsRequest.KIND_DELTA, UpdateAdsRequest.KIND_FULL):
@@ -49,6 +51,7 @@ def plain_update(message: bytes) -> AdUpdate:
         if full and getattr(request, name):
             fault = "a FULL update replaces the whole state and must not have it; leave it out"
             raise RequestError(name, fault)
+    plain_parts(request, full)
     weights = plain_weights(request)
     stop, resume = plain_levels("stop", request.stop), plain_levels("resume", request.resume)
     for level in sorted(stop.keys() & resume.keys()):
@@ -59,7 +62,37 @@ def plain_update(message: bytes) -> AdUpdate:
         raise RequestError("unweight", f"{min(twice)} is in weights, too; send it in one of them")
     of_ads = np.array([weights[ad] for ad in sorted(weights)], np.float32)
     weighted, unweight = sorted_ids(weights), sorted_ids(request.unweight)
-    return AdUpdate(request.sequence, full, stop, resume, weighted, of_ads, unweight)
+    return AdUpdate(
+        *(request.sequence, full, stop, resume, weighted, of_ads, unweight),
+        put=tuple(map(str.encode, request.put)),
+        remove=sorted_ids(request.remove),
+        part=request.part,
+        parts=request.parts,
+        changed_at=request.changed_at or request.sequence,
+        wait_visible=request.wait_visible,
+    )
+
+
+def plain_puts(request: UpdateAdsRequest) -> None:
+    if (changed := len(request.put) + len(request.remove)) > MOST_PUTS:
+        fault = f"{changed} puts and removals, at most {MOST_PUTS}; send several updates"
+        raise RequestError("put", fault)
+
+
+def plain_parts(request: UpdateAdsRequest, full: bool) -> None:
+    part, parts, changed_at = request.part, request.parts, request.changed_at
+    if parts and not full:
+        raise RequestError("parts", "only a FULL update comes in parts; send several DELTAs")
+    if parts > MOST_PARTS:
+        raise RequestError("parts", f"{parts}, at most {MOST_PARTS}; send fewer and larger ones")
+    if part > parts or (parts and not part):
+        raise RequestError("part", f"{part} is not within 1 to `parts`, {parts}; number parts so")
+    if not full and changed_at:
+        fault = f"{changed_at}, and only a FULL may have it; leave it out"
+        raise RequestError("changed_at", fault)
+    if changed_at > request.sequence:
+        fault = f"{changed_at}, at most {request.sequence}, its sequence; leave it out"
+        raise RequestError("changed_at", fault)
 
 
 def sorted_ids(ids: Iterable[int]) -> npt.NDArray[np.int64]:
@@ -92,6 +125,7 @@ class PlainState:
     sequence: int = 0
     stopped: set[tuple[str, int]] = field(default_factory=set)
     weights: dict[int, float] = field(default_factory=dict)
+    changes: dict[int, tuple[int, str | None]] = field(default_factory=dict)
 
     def apply(self, update: UpdateAdsRequest) -> bool:
         """Return whether it changed the state; assert that it may follow."""
@@ -99,16 +133,24 @@ class PlainState:
             return False
         full = update.kind == UpdateAdsRequest.KIND_FULL
         assert full or update.sequence == self.sequence + 1
-        if full:
-            self.stopped, self.weights = set(), {}
+        if full and update.part <= 1:
+            self.stopped, self.weights, self.changes = set(), {}, {}
         self.stopped |= named(update.stop)
         self.stopped -= named(update.resume)
         self.weights |= {each.ad_id: each.weight for each in update.weights}
         self.weights = {
             key: each for key, each in self.weights.items() if key not in update.unweight
         }
-        self.sequence = update.sequence
+        rows = {int(json.loads(row)["ad_id"]): row for row in update.put}
+        number = update.changed_at or update.sequence
+        for ad_id, row in (rows | dict.fromkeys(update.remove)).items():
+            self.changes[ad_id] = number, row
+        if update.part == update.parts:
+            self.sequence = update.sequence
         return True
+
+    def changed_after(self, sequence: int) -> dict[int, str | None]:
+        return {ad_id: row for ad_id, (at, row) in self.changes.items() if at > sequence}
 
     def stops(self, ad: RawAd) -> bool:
         return bool({("ad", ad.ad_id), *ad.entities.items()} & self.stopped)
@@ -159,6 +201,9 @@ def random_update(rng: np.random.Generator, sequence: int, ids: int) -> UpdateAd
             update.weights.add(ad_id=ad_id, weight=float(rng.choice([-1.5, 0.0, 2.25, 1e30])))
         else:
             update.unweight.append(ad_id)
+    changed = rng.choice(2 * ids, 4, replace=False).tolist()
+    update.put.extend(json.dumps({"ad_id": ad_id, "at": sequence}) for ad_id in changed[:2])
+    update.remove.extend(changed[2:])
     return update
 
 

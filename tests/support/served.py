@@ -21,6 +21,7 @@ from grace.configs.serving import (
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.messages import Answer, PendingRequest
 from grace.server.observe.metrics import Metrics
+from grace.server.reload.fresh import Fresh
 from grace.server.reload.loading import Loader
 from grace.server.reload.reloads import Reloads
 from grace.server.scheduling.pipeline import Pipeline
@@ -100,9 +101,10 @@ class Service:
         self.state.pipeline = cast("Pipeline", self.pipeline)
         self.state.phase, self.state.takes = Phase.SERVING, True
         died = self.died.set
-        loader = Loader(config, torch.device("cpu"), STAGES, (), lambda _: None)
+        loader = Loader(config, torch.device("cpu"), STAGES, (), None)
         reloads = Reloads(loader, self.state, self.metrics, died)
-        admin = Admin(self.state, config, reloads, STAGES)
+        fresh = Fresh(reloads.serve_changes, lambda: 0, 0.0)
+        admin = Admin(self.state, config, reloads, fresh, STAGES)
         self.listeners = Listeners(
             config, self.front_end, admin, died, self.credentials, settle_seconds
         )

@@ -96,17 +96,17 @@ def replies_of(answered: AnsweredBatch) -> dict[str, RetrieveResponse]:
 
 def raw_ads(path: Path, schema: TargetingSchema) -> list[RawAd]:
     """An ads file as the oracle sees it."""
-    rows = pq.read_table(path).to_pylist()
-    return [
-        RawAd(
-            row["ad_id"],
-            tuple(row["sid"]),
-            row["ad_weight"],
-            _rules(row, schema),
-            {name: row[name] for name in schema.entities if row[name] is not None},
-        )
-        for row in rows
-    ]
+    return [raw_ad(row, schema) for row in pq.read_table(path).to_pylist()]
+
+
+def raw_ad(row: Mapping[str, Any], schema: TargetingSchema) -> RawAd:
+    return RawAd(
+        row["ad_id"],
+        tuple(row["sid"]),
+        row["ad_weight"],
+        _rules(row, schema),
+        {name: row[name] for name in schema.entities if row[name] is not None},
+    )
 
 
 def _rules(row: Mapping[str, Any], schema: TargetingSchema) -> Rules:

@@ -17,10 +17,12 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from grace.index.storage.folder import version_name
 from grace.proto.retrieval_pb2 import RetrieveResponse, UpdateAdsResponse
+from support.fresh_ads import json_row
 from support.live_snapshots import LiveRoot
 from support.operators import operator_of
+from support.oracle import RawAd
 from support.plain_replies import assert_plain as plain_rules
-from support.plain_server import Answers, Live, Plain, RefusedError
+from support.plain_server import Answers, Catalogue, Live, Plain, RefusedError
 from support.retrieve_calls import Caller, Outcome, message
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
@@ -32,8 +34,9 @@ JUNK = b"junk\n"
 AT = 1_793_500_000_000  # of all requests, so that replies can be compared
 NOWHERE = range(10**15, 10**15 + 12)
 """Ids that no snapshot has."""
+FAULTY = '{"ad_id": 7, "sid": [1, 1, 1, 65535]}'
 ENTITIES = ("campaign", "advertiser")
-RESULTS = ("applied", "repeated", "refused", "failed")
+RESULTS = ("applied", "repeated", "refused", "failed", "part")
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.answers, self.plain = answers, Plain()
         self.requests = [{**each, "at": AT} for each in answers.live.requests[:3]]
-        replies = [answers.reply(1, 0, Live(), each) for each in self.requests]
+        replies = [answers.reply(Catalogue(1), 0, Live(), each) for each in self.requests]
         self.some_ads = sorted({ad for each in replies for ad in ads_of_a_sid(each)})
         self.folder = Path(mkdtemp(dir=files.folder))
         self.live = LiveRoot.write(self.folder, files)
@@ -115,11 +118,15 @@ class Machine(RuleBasedStateMachine):
     def publish_another(self, data: st.DataObject) -> None:
         bad = data.draw(st.booleans())
         damage = (lambda folder: (folder / "ad_weight.npy").unlink()) if bad else None
-        self.published_another(data.draw(st.sampled_from([1, 2])), damage)
+        mark = data.draw(st.integers(0, self.plain.updates.sequence + 1))
+        self.published_another(data.draw(st.sampled_from([1, 2])), damage, mark)
 
-    def published_another(self, like: int, damage: Callable[[Path], object] | None = None) -> int:
-        version = self.live.add(like)
-        self.plain.like[version] = like
+    def published_another(
+        self, like: int, damage: Callable[[Path], object] | None = None, mark: int = 0
+    ) -> int:
+        """Publish a version that has the updates up to `mark`."""
+        version = self.live.add(like, updates_watermark=mark)
+        self.plain.like[version], self.plain.marks[version] = like, mark
         if damage is not None:
             self.plain.bad.add(version)
             damage(self.live.folder(version))
@@ -194,26 +201,41 @@ class Machine(RuleBasedStateMachine):
             }
             some = data.draw(st.frozensets(st.sampled_from(self.some_ads)))
             changes["unweight"] = sorted(some - changes["weights"].keys())
+        rows = data.draw(st.dictionaries(self.any_ads, st.sampled_from(self.some_ads), max_size=4))
+        changes["put"] = [self.row(*each) for each in rows.items()]
+        changes["remove"] = sorted(data.draw(st.frozensets(self.any_ads)) - rows.keys())
         self.updated(ahead, full=full, **changes)
 
+    @property
+    def any_ads(self) -> st.SearchStrategy[int]:
+        return st.sampled_from([*self.some_ads, *NOWHERE])
+
+    def row(self, ad_id: int, like: int) -> str:
+        """Return the row of another ad, for this one."""
+        return json_row({**self.answers.rows[like], "ad_id": ad_id})
+
     def updated(self, ahead: int = 1, **changes: Any) -> None:
-        request = update(max(1, self.plain.updates.sequence + ahead), **changes)
-        (steps, before), like = self.state, self.plain.like[self.plain.served]
+        """Send an update, and a put that is refused with each of others."""
+        sequence = max(1, self.plain.updates.sequence + ahead)
+        request, real = (update(sequence, wait_visible=True, **changes) for _ in range(2))
+        real.put.extend([FAULTY] * (len(request.put) > 0))
+        steps, before = self.state
 
         def plainly() -> bool:
             applied = self.plain.update(request)
-            now = self.answers.live_under(self.plain.updates)
+            now = Live.under(self.plain.updates)
             self.state = steps + 1, Live(before.stopped & now.stopped)
             return applied
 
         def really() -> bool:
-            reply: UpdateAdsResponse = self.operator.stub.UpdateAds(request, timeout=60)
-            now = self.answers.live_under(self.plain.updates)
+            reply: UpdateAdsResponse = self.operator.stub.UpdateAds(real, timeout=60)
+            now = Live.under(self.plain.updates)
             self.state = steps + 2, now
-            assert reply.sequence == self.plain.updates.sequence
-            assert reply.ads_stopped == len(now.stopped & self.answers.ads[like].keys())
-            unknown = self.answers.unknown(like, request) if reply.applied else {}
+            assert reply.sequence == reply.visible == self.plain.updates.sequence
+            assert reply.ads_stopped == len(now.stops(self.ads.values()))
+            unknown = self.answers.unknown(self.catalogue, request) if reply.applied else {}
             assert dict(reply.unknown) == unknown
+            assert [each.place for each in reply.refused] == [len(request.put)][: len(real.put)]
             return reply.applied
 
         text = self.both(plainly, really)
@@ -222,9 +244,17 @@ class Machine(RuleBasedStateMachine):
         assert not text or text.startswith(gap)
 
     @property
+    def catalogue(self) -> Catalogue:
+        return Catalogue.of(self.plain, self.plain.served, self.state[1])
+
+    @property
+    def ads(self) -> dict[int, RawAd]:
+        return self.answers.ads(self.catalogue)
+
+    @property
     def some_ids(self) -> dict[str, list[int]]:
         """Return the entities of some ads, by level."""
-        ads = [self.answers.ads[1][each] for each in self.some_ads]
+        ads = [self.answers.ads(Catalogue(1))[each] for each in self.some_ads]
         return {
             name: sorted({ad.entities[name] for ad in ads if name in ad.entities})
             for name in ENTITIES
@@ -301,7 +331,9 @@ class Machine(RuleBasedStateMachine):
     def expected(self) -> dict[str, object]:
         """Return what status and metrics must say."""
         plain, updates = self.plain, self.plain.updates
-        here = self.answers.ads[plain.like[plain.served]]
+        stopped = len(self.state[1].stops(self.ads.values()))
+        rows = [row for _, _, row in self.catalogue.changes]
+        put, removed = len(rows) - rows.count(None), rows.count(None)
         return {
             "served": (plain.served, plain.served),
             "current": plain.current if plain.readable else 0,
@@ -311,7 +343,8 @@ class Machine(RuleBasedStateMachine):
             "loads": plain.loads,
             "sequence": (updates.sequence, updates.sequence),
             "stopped": Counter(level for level, _ in updates.stopped),
-            "ads_stopped": (len(self.state[1].stopped & here.keys()),) * 2,
+            "ads_stopped": (stopped, stopped),
+            "changes": (updates.sequence, updates.sequence, put, put, removed, 0, 0, 0),
             "weights": len(updates.weights),
             "results": tuple(plain.results[result] for result in RESULTS),
         }
@@ -333,6 +366,11 @@ class Machine(RuleBasedStateMachine):
             "sequence": (updates.sequence, value("update_seq")),
             "stopped": dict(updates.stopped),
             "ads_stopped": (updates.ads_stopped, value("stopped_ads")),
+            "changes": (
+                *(updates.visible, value("update_visible_seq"), updates.ads_put),
+                *(value("ads_put"), updates.ads_removed, updates.changes_waiting),
+                *(updates.puts_refused, value("puts_unusable")),
+            ),
             "weights": updates.weights,
             "results": tuple(value("updates_total", result=each) for each in RESULTS),
         }
@@ -344,21 +382,27 @@ class Machine(RuleBasedStateMachine):
         if begun == ended and begun % 2 == 0:
             self.assert_plain(request, reply, live)
         elif ended - begun < 4:  # too few steps to resume an ad and stop it again
-            assert not (live.stopped & later.stopped).intersection(reply.ad_ids)
+            stops = Live(live.stopped & later.stopped)
+            before = Catalogue.of(self.plain, reply.snapshot_version, live)
+            known = (self.answers.ads(before).get(ad_id) for ad_id in reply.ad_ids)
+            assert not stops.stopped & {("ad", ad_id) for ad_id in reply.ad_ids}
+            if live.changes == later.changes:
+                assert not stops.stops(filter(None, known))
 
     def assert_plain(self, request: JsonRequest, reply: RetrieveResponse, live: Live) -> None:
         """Require the plain reply, bit for bit but for the times, and the plain rules for it."""
-        like, checkpoint = self.plain.like[reply.snapshot_version], reply.checkpoint
+        catalogue = Catalogue.of(self.plain, reply.snapshot_version, live)
+        checkpoint = reply.checkpoint
         expected = RetrieveResponse()
         expected.CopyFrom(
-            self.answers.reply(like, self.answers.ids.index(checkpoint), live, request)
+            self.answers.reply(catalogue, self.answers.ids.index(checkpoint), live, request)
         )
         expected.snapshot_version = reply.snapshot_version
         reply.ClearField("timings")
         assert reply == expected
         answers, weights = self.answers, dict(live.weights)
-        ads = answers.ads[like].values()
-        plain_rules(answers.schema, ads, request, reply, live.stopped, weights)
+        ads = answers.ads(catalogue).values()
+        plain_rules(answers.schema, ads, request, reply, live.stops(ads), weights)
 
 
 def ads_of_a_sid(reply: RetrieveResponse) -> list[int]:

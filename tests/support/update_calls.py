@@ -24,6 +24,7 @@ def update(
     resume: Levels | None = None,
     weights: Mapping[int, float] | None = None,
     unweight: Sequence[int] = (),
+    **more: Any,
 ) -> UpdateAdsRequest:
     return UpdateAdsRequest(
         sequence=sequence,
@@ -32,6 +33,7 @@ def update(
         resume={level: Ids(ids=list(ids)) for level, ids in (resume or {}).items()},
         weights=[AdWeight(ad_id=each, weight=weight) for each, weight in (weights or {}).items()],
         unweight=unweight,
+        **more,
     )
 
 

@@ -47,7 +47,7 @@ def config_of(live: LiveRoot) -> ServingConfig:
 def loader_of(live: LiveRoot, device: torch.device, stages: Stages = STAGES) -> Loader:
     requests = tuple(map(retrieval_of, live.requests))
     config = replace(config_of(live), memo_bytes=1 << 22)
-    return Loader(config, device, stages, requests, lambda _: None)
+    return Loader(config, device, stages, requests, None)
 
 
 def first_pair(live: LiveRoot, device: torch.device) -> ServingPair:

@@ -1,0 +1,122 @@
+"""Updates whose callers wait: read for the served snapshot, and kept until all parts are there."""
+
+from collections.abc import Set
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+
+from grace.configs.errors import RequestError
+from grace.configs.machine import available_cores
+from grace.index.snapshot import Snapshot
+from grace.index.updates.puts import RefusedPut, take_puts
+from grace.index.updates.state import BUILD, MOST_ROW_BYTES
+from grace.index.updates.update import MOST_BYTES, AdUpdate, read_update
+from grace.proto.retrieval_pb2 import UpdateAdsRequest
+from grace.server.errors import not_ready
+from grace.server.observe.logs import LOG
+
+MOST_PART_BYTES = MOST_ROW_BYTES + 4 * MOST_BYTES
+"""The most bytes of all parts of an update."""
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """The reply to an update.
+
+    sequence  number of the last update in force
+    applied   whether this update changed the state; False: its number was in force before, or
+              parts of it are missing
+    refused   its puts that are not in force
+    """
+
+    sequence: int
+    applied: bool
+    update: AdUpdate | None = field(default=None, compare=False)
+    refused: tuple[RefusedPut, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """An update whose caller waits.
+
+    message  its bytes; once it is read, without the puts that are refused
+    update   None until the message is read
+    parts    all parts of its update, in order, once they are there; often only itself
+    """
+
+    message: bytes
+    arrived: float
+    done: "Future[Updated]" = field(default_factory=Future)
+    update: AdUpdate | None = None
+    refused: tuple[RefusedPut, ...] = ()
+    parts: "tuple[Waiting, ...]" = ()
+
+    @property
+    def read(self) -> AdUpdate:
+        assert self.update is not None
+        return self.update
+
+    @property
+    def sequence(self) -> int:
+        return self.read.sequence
+
+    @property
+    def updates(self) -> list[AdUpdate]:
+        return [part.read for part in self.parts]
+
+    def read_with(self, snapshot: Snapshot | None) -> None:
+        """Read the message, and its puts as ads of this snapshot.
+
+        Raise RequestError if the update is faulty, and `not_ready` for puts without a snapshot.
+        """
+        update = read_update(self.message)
+        if update.put:
+            if snapshot is None:
+                raise not_ready()
+            taken = take_puts(snapshot, update.put, max(1, available_cores() // 2))
+            ids = taken.ids
+            if both := {*ids}.intersection(update.remove.tolist()):
+                fault = f"{min(both)} is in put, too; send it in one of them"
+                raise RequestError("remove", fault)
+            refused = {each.place for each in taken.refused}
+            rows = (row for place, row in enumerate(update.put) if place not in refused)
+            update = replace(update, put=tuple(rows), put_ids=ids)
+            self.refused = taken.refused
+            if refused:
+                self.message = _without_puts(self.message, refused)
+        self.update = update
+
+
+class Parts:
+    """The parts of one FULL update that is not complete yet."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, Waiting] = {}
+
+    def all_of(self, waiting: Waiting) -> tuple[Waiting, ...]:
+        """Return all parts of the update, or nothing while some are missing.
+
+        Missing ones may still come, until a part of another update does. Raise RequestError for
+        parts that are too large together.
+        """
+        part, parts = waiting.read.part, waiting.read.parts
+        if not parts:
+            return (waiting,)
+        kept = next(iter(self._kept.values()), waiting)
+        if (kept.sequence, kept.read.parts) != (waiting.sequence, parts):
+            LOG.warning("parts_dropped", extra={"sequence": kept.sequence})
+            self._kept = {}
+        self._kept[part] = waiting
+        if sum(len(each.message) for each in self._kept.values()) > MOST_PART_BYTES:
+            self._kept = {}
+            fault = f"together they have more than {MOST_PART_BYTES} bytes: {BUILD}"
+            raise RequestError("parts", fault)
+        complete = len(self._kept) == parts
+        return tuple(self._kept[at] for at in sorted(self._kept)) if complete else ()
+
+
+def _without_puts(message: bytes, places: Set[int]) -> bytes:
+    request = UpdateAdsRequest.FromString(message)
+    kept = [row for place, row in enumerate(request.put) if place not in places]
+    del request.put[:]
+    request.put.extend(kept)
+    return request.SerializeToString()
