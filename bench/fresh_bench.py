@@ -87,11 +87,11 @@ def _once(
     after = applied(snapshot, replace(puts, removed=change.removed), threads)
     end = time.perf_counter()
     more = memory_gb(os.getpid(), "VmHWM") - held
-    _require_changed(after, change)
+    require_changed(after, change)
     return read - begin, end - read, more
 
 
-def _require_changed(after: Snapshot, change: PaperChange) -> None:
+def require_changed(after: Snapshot, change: PaperChange) -> None:
     """Raise if a put ad is not where its row says, or a removed one is still there."""
     put = after.ads.ordinals(np.array([row["ad_id"] for row in change.puts], np.int64))
     sids = after.trie.sids(np.searchsorted(after.ads.ad_offsets, put, side="right") - 1)
