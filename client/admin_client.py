@@ -12,11 +12,15 @@ from google.protobuf.message import Message
 
 from grace.client.connection import FailedCall, Tls, call_error, channel
 from grace.client.target import target_of
+from grace.configs.errors import CallError
 from grace.proto import retrieval_pb2 as wire
 
 ELSEWHERE = (
     "Admin; it may be the address for clients: use the one that the section admin listens on"
 )
+ATTEMPTS = 10
+"""The most times that `update_next` sends an update."""
+
 _Reply = TypeVar("_Reply", bound=Message)
 
 
@@ -57,6 +61,17 @@ class AdminClient:
 
     def update_ads(self, request: wire.UpdateAdsRequest, timeout: float) -> wire.UpdateAdsResponse:
         return self._call("UpdateAds", request, wire.UpdateAdsResponse, timeout)
+
+    def update_next(self, request: wire.UpdateAdsRequest, timeout: float) -> wire.UpdateAdsResponse:
+        """Send a DELTA with the next free number, also if other senders take numbers meanwhile."""
+        request.kind = request.KIND_DELTA
+        for _ in range(ATTEMPTS):
+            request.sequence = self.status(timeout).updates.sequence + 1
+            reply = self.update_ads(request, timeout)
+            if reply.applied:
+                return reply
+        text = f"sequence: other senders took the number {ATTEMPTS} times; try again, or let one of"
+        raise CallError("ABORTED", "", f"{text} them send this update")
 
     def confirm_updates(self, sequence: int, timeout: float) -> wire.ConfirmUpdatesResponse:
         request = wire.ConfirmUpdatesRequest(sequence=sequence)

@@ -7,12 +7,10 @@ another file takes the name.
 """
 
 import json
-import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -20,18 +18,17 @@ from time import monotonic, sleep
 from typing import NoReturn
 
 from grace.client.admin_client import AdminClient
+from grace.client.follower import LOOK_SECONDS, RETRY_SECONDS, Follower, may_pass
 from grace.client.request_json import filled
 from grace.configs.errors import CallError, RequestError, one_line
 from grace.configs.regular_files import open_regular
 from grace.configs.strict_json import without_repeats
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 
-LOOK_SECONDS, RETRY_SECONDS, PAGE_SECONDS = 0.1, 1.0, 60.0
 READ_BYTES = 1 << 20
 MOST_LINE_BYTES = 256 << 20  # four times what a server takes: JSON needs more bytes
 TOGETHER, TOGETHER_BYTES = 32, 1 << 20  # updates that are sent before the first reply has come
 
-_MAY_PASS = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "INTERNAL")
 _REMEDY = "append a FULL update, or rename a corrected file over this one"
 
 
@@ -120,29 +117,20 @@ class _ServerBeganAgainError(Exception):
     """The server has fewer updates than before: it has another state, which lacks older lines."""
 
 
-class UpdatesFollower:
-    """Sends the updates of a file to one server, in order.
-
-    sequence  the last update of the file that is in force
-    show      called with what has happened, and whether it is a fault
-    """
+class UpdatesFollower(Follower):
+    """Sends the updates of a file, in order."""
 
     def __init__(
         self, path: Path, client: AdminClient, timeout: float, show: Callable[[str, bool], None]
     ) -> None:
-        self.sequence = 0
+        super().__init__(client, timeout, show)
         self._path, self._file = path, GrowingFile(path)
-        self._client, self._timeout, self._show = client, timeout, show
         self._threads = ThreadPoolExecutor(TOGETHER)
         self._fault = ""  # of a line, after which only a FULL update is sent
         self._unsure = 0  # updates up to this one may be in force without a reply that said so
-        self._waits_after = ""  # the error of a call that is tried again
         self._failed_looks = 0  # at the file, in a row
-        self._paged = -math.inf  # when the server's alerts were last made to fire
 
     def run(self) -> NoReturn:
-        """Follow the file until an exception ends it. Raise a CallError if the server does not
-        take updates. Wait while no server answers."""
         self.sequence = self._unsure = self._last_update()
         self._show(f"{self._path}: followed from update {self.sequence}", False)
         confirmed = -RETRY_SECONDS
@@ -159,7 +147,8 @@ class UpdatesFollower:
                 self._file.begin_again()
             except OSError as error:
                 self._cannot_read(error)
-            self._page()
+            if self._fault or self._failed_looks * LOOK_SECONDS >= RETRY_SECONDS:
+                self._page()
             sleep(LOOK_SECONDS)
 
     def _last_update(self, *, all_sent: bool = False) -> int:
@@ -176,7 +165,7 @@ class UpdatesFollower:
                 else:
                     sequence = self._client.status(self._timeout).updates.sequence
             except CallError as error:
-                if error.code not in _MAY_PASS:
+                if not may_pass(error):
                     raise
                 self._wait_after(error)
                 all_sent = False  # lines may have come while the server was away
@@ -225,15 +214,22 @@ class UpdatesFollower:
             try:
                 reply = call.result()
             except CallError as error:
-                if error.code in _MAY_PASS or error.reason == "too_many_updates":
+                if may_pass(error):
                     self._unsure = group[-1].sequence
                     self._wait_after(error)
                     self.sequence = max(self.sequence, min(self._last_update(), self._unsure))
+                    if update.request.parts:
+                        raise _ServerBeganAgainError from None  # it may have lost the parts before
                     return place
                 self._stop(update.line, error.text)
                 continue
-            self.sequence = max(self.sequence, update.sequence)
             self._waits_after = ""
+            for each in reply.refused:
+                fault = f"line {update.line}: put[{each.place}]: ad {each.ad_id}: {each.fault}"
+                self._show(one_line(f"{self._path}: {fault}"), True)
+            if update.request.parts and reply.sequence < update.sequence:
+                continue  # other parts will come
+            self.sequence = max(self.sequence, update.sequence)
             if update.full:
                 self._go_on()
             if not reply.applied and update.sequence > max(before, self._unsure):
@@ -241,30 +237,15 @@ class UpdatesFollower:
                 self._stop(update.line, f"{fault}; let only one send updates")
         return len(group)
 
-    def _wait_after(self, error: CallError) -> None:
-        if str(error) != self._waits_after:
-            self._waits_after = str(error)
-            self._show(self._waits_after, True)
-        sleep(RETRY_SECONDS)
-
     def _stop(self, line: int, fault: str) -> None:
         if not self._fault:
             self._fault = one_line(f"line {line}: {fault.rstrip('.')}; {_REMEDY}")
             self._show(f"{self._path}: {self._fault}", True)
 
-    def _page(self) -> None:
-        """While there is a fault, send an empty update each minute. The server refuses it, so that
-        its alerts fire."""
-        faulty = self._fault or self._failed_looks * LOOK_SECONDS >= RETRY_SECONDS
-        if faulty and monotonic() >= self._paged + PAGE_SECONDS:
-            self._paged = monotonic()
-            with suppress(CallError):
-                self._client.update_ads(UpdateAdsRequest(), self._timeout)
-
     def _go_on(self) -> None:
         if self._fault:
             self._show(f"{self._path}: followed again", False)
-            self._paged = -math.inf
+            self._page_again()
         self._fault = ""
 
     def _cannot_read(self, error: OSError) -> None:
@@ -298,6 +279,8 @@ def _read(line: Line) -> _Update:
         raise _LineError(f"more than {MOST_LINE_BYTES} bytes")
     try:
         values = json.loads(line.text.decode(), object_pairs_hook=without_repeats)
+        if isinstance(values, dict) and isinstance(puts := values.get("put"), list):
+            values["put"] = [json.dumps(x) if isinstance(x, dict) else x for x in puts]
         return _Update(line.number, filled(UpdateAdsRequest(), values))
     except UnicodeDecodeError:
         raise _LineError("not UTF-8 text") from None

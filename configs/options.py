@@ -51,6 +51,12 @@ def declaration(hint: Any) -> tuple[Any, Option]:
     return type_, replace(option, words=words)
 
 
+Without: TypeAlias = Annotated[
+    tuple[str, ...],
+    Option("Leave out this attribute, set or entity, which no ad has; repeatable.", "NAME"),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stated:
     """Facts that the ads table does not state, and the caller does."""
@@ -65,10 +71,7 @@ class Stated:
             commas="512,512,512,512",
         ),
     ] = None
-    without: Annotated[
-        tuple[str, ...],
-        Option("Leave out this attribute, set or entity, which no ad has; repeatable.", "NAME"),
-    ] = ()
+    without: Without = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +91,20 @@ class BuildOptions(Stated):
             most=1,
         ),
     ] = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutOptions:
+    """How the rows of tables become ads that a server takes."""
+
+    data: Annotated[
+        Path | None, Option("Data folder, which says what columns and ids mean.", "FOLDER")
+    ] = None
+    sids: Annotated[
+        str | None, Option("Table of item_id and sid. Default: that of tables.yaml.", "TABLE")
+    ] = None
+    without: Without = ()
+    batch: Annotated[int, Option("Most ads in one update.", least=1, most=100_000)] = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

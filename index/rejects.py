@@ -83,9 +83,13 @@ class RejectLog:
 def in_words(reject: Reject, thing: str) -> str:
     """Return the reject in one line; its id is that of a `thing`."""
     fault = reject.fault
-    name = f", {thing} {shown(reject.id)}" if reject.id is not None else ""
     value = f" {shown(fault.value)}" if fault.value is not None else ""
-    return f"{reject.file} row {reject.row + 1}{name}: {fault.column}{value}: {fault.reason}"
+    return f"{row_in_words(reject, thing)}: {fault.column}{value}: {fault.reason}"
+
+
+def row_in_words(reject: Reject, thing: str) -> str:
+    name = f", {thing} {shown(reject.id)}" if reject.id is not None else ""
+    return f"{reject.file} row {reject.row + 1}{name}"
 
 
 def brief(value: object) -> str:

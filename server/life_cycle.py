@@ -159,11 +159,8 @@ class Server:
         died = self._broken.set
         loader = Loader(config, device, stages, requests, state.updates)
         self._reloads = Reloads(loader, state, self._metrics, died)
-        self._fresh = Fresh(
-            self._reloads.serve_changes,
-            lambda: state.visible_sequence,
-            config.updates.min_interval_ms / 1e3,
-        )
+        min_seconds = config.updates.min_interval_ms / 1e3
+        self._fresh = Fresh(self._reloads.serve_changes, state, min_seconds)
         self._admin = Admin(state, config, self._reloads, self._fresh, stages)
         self._listeners = Listeners(config, self._front_end, self._admin, died, credentials)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from grace.cli.options import AsJson
+from grace.cli.options import AsJson, data_ids, number_of
 from grace.cli.progress import note, progress_bars
 from grace.cli.reports import coverage_table, print_facts
 from grace.configs.errors import CoverageError, InputError
@@ -55,12 +55,46 @@ class Machines:
             return build(spec, progress, note, sharding)
 
 
+@dataclass(frozen=True, slots=True)
+class ChangedAds:
+    """The ads that change in a version, if a build is of these alone."""
+
+    onto: Annotated[
+        int | None,
+        Option("Build the next version of this one and the changed ads; the others stay.", least=1),
+    ] = None
+    ads: Annotated[
+        tuple[str, ...],
+        Option("With --onto, the table of new and changed ads; repeatable.", "TABLE"),
+    ] = ()
+    remove: Annotated[
+        tuple[str, ...], Option("With --onto, remove this ad; repeatable.", "AD")
+    ] = ()
+
+    def build(self, spec: "BuildSpec", machines: Machines, progress: "Progress") -> "BuildReport":
+        from grace.index.changes.onto import build_onto
+
+        if self.onto is None or not self.ads:
+            raise InputError("--onto VERSION and --ads TABLE go together; give both, or build all")
+        if machines != Machines(machines.threads):
+            raise InputError("--onto: the build is in memory; leave --shards and --ray out")
+        ids = data_ids(spec.data.folder)
+        removed = [number_of("ad", each, ids) for each in dict.fromkeys(self.remove)]
+        spec = replace(
+            spec,
+            data=spec.data.of_ads_in(self.ads),
+            threads=machines.threads or spec.threads,
+        )
+        return build_onto(spec, self.onto, removed, progress, note)
+
+
 def build(
     data: Annotated[
         Path, Option("Data folder: targeting.yaml, and tables.yaml or ads.parquet.", "FOLDER")
     ],
     root: Annotated[Path, "Snapshot root; versions are folders in it."],
     chosen: BuildOptions,
+    changed: ChangedAds,
     machines: Machines,
     as_json: AsJson = False,
 ) -> None:
@@ -77,9 +111,11 @@ def build(
     folder.require_codebook()
     given = {field.name: getattr(chosen, field.name) for field in fields(chosen)}
     given["without"] = tuple(dict.fromkeys(chosen.without))
-    spec = BuildSpec(folder, root, **given)
     with progress_bars() as progress:
-        report = machines.build(spec, progress)
+        if changed.onto is None and not (changed.ads or changed.remove):
+            report = machines.build(BuildSpec(folder, root, **given), progress)
+        else:
+            report = changed.build(BuildSpec(folder, root, **given), machines, progress)
     if as_json:
         print(json.dumps(report.to_json(), indent=2))
     else:

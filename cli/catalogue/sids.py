@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,11 @@ from grace.cli.progress import progress_bars
 from grace.cli.reports import print_facts
 from grace.configs.errors import InputError
 from grace.configs.options import CodebookSpec, Option
+
+if TYPE_CHECKING:
+    from grace.index.codebook.items import Items
+    from grace.index.codebook.report import SidReport
+    from grace.index.progress import Progress
 
 _FEW_ITEMS, _NEARLY_ALL = 1000, 0.95
 
@@ -23,6 +28,9 @@ def sids(
     embeddings: Annotated[
         str | None, Option("Parquet or JSON lines; a file, folder or URL.", "TABLE")
     ] = None,
+    codebook: Annotated[
+        Path | None, Option("Codebook to give SIDs by; --out is then a file.", "FOLDER")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Give items Semantic IDs: similar vectors share their first tokens.
@@ -33,6 +41,9 @@ def sids(
     Example: `grace sids --data shop --codes 64`
 
     Or: `grace sids --embeddings items.parquet --levels 4 --codes 512 --out codebook`
+
+    With --codebook, give new items SIDs by a codebook that is there, which stays as it is:
+    `grace sids --codebook shop/codebook --embeddings new.parquet --out new-sids.parquet`
     """
     from grace.index.codebook.items import items_of
     from grace.index.tables.data_folder import TableSource
@@ -43,24 +54,34 @@ def sids(
         items, place = _of_folder(data)
     else:
         items, place = items_of(TableSource((str(embeddings),))), None
-    out = spec.out or place
+    out = spec.out or (None if codebook else place)
     if out is None:
-        raise typer.BadParameter("name a folder for the codebook", param_hint="--out")
-    from grace.index.codebook.make import make_codebook
-    from grace.model.codebook.kmeans import learn_codebook
-
+        what = "folder for the codebook" if codebook is None else "file for the SIDs"
+        raise typer.BadParameter(f"name a {what}", param_hint="--out")
     with progress_bars() as progress:
-        report = make_codebook(items, spec, out, learn_codebook, progress)
+        report = _report(items, spec, out, codebook, progress)
     if as_json:
         print(json.dumps({"out": str(out), **report.to_json()}, indent=1))
         return
     print_facts(report)
     print(f"{out} is written")
-    if report.items > _FEW_ITEMS and report.sids > _NEARLY_ALL * report.items:
+    if codebook is None and report.items > _FEW_ITEMS and report.sids > _NEARLY_ALL * report.items:
         print(
             "Nearly every item has a SID to itself, so its last token only numbers it. You may "
             "keep these SIDs; fewer --codes or --levels would give a smaller model"
         )
+
+
+def _report(
+    items: "Items", spec: CodebookSpec, out: Path, codebook: Path | None, progress: "Progress"
+) -> "SidReport":
+    from grace.index.codebook.make import give_sids, make_codebook
+
+    if codebook is not None:
+        return give_sids(items, codebook, out, progress)
+    from grace.model.codebook.kmeans import learn_codebook
+
+    return make_codebook(items, spec, out, learn_codebook, progress)
 
 
 def _of_folder(data: Path) -> tuple[Any, Path | None]:

@@ -1,19 +1,23 @@
 """`grace admin`: status, loads, rollbacks, stops and weights of a running server."""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from socket import gethostname
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from grace.cli.declared import as_options
 from grace.cli.options import Connection, Data, data_ids, number_of
+from grace.cli.progress import note
 from grace.cli.service.retrieve import reply_json
-from grace.configs.errors import CallError, InputError
-from grace.configs.options import Argument
+from grace.configs.errors import CallError, InputError, RejectedAdsError
+from grace.configs.options import Argument, Option, PutOptions
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -21,9 +25,6 @@ if TYPE_CHECKING:
     from grace.client import AdminClient
     from grace.index.tables.ids import DataIds
     from grace.proto.retrieval_pb2 import GetStatusResponse, UnknownIds, UpdateAdsRequest
-
-ATTEMPTS = 10
-"""The most times that a command sends an update while other senders take its sequence number."""
 
 Level: TypeAlias = Annotated[
     str, Argument("ad, or an entity of the targeting schema, such as advertiser.")
@@ -172,6 +173,47 @@ def weight(
     _update(call, update, "ended the live weights" if to is None else f"weighted {to:g}", names)
 
 
+@_command(timeout=LONG)
+def put(
+    call: Call,
+    how: PutOptions,
+    tables: Annotated[
+        list[str] | None, Argument("Tables of ads: files, folders or URLs.", "FILE...")
+    ] = None,
+    remove: Annotated[tuple[str, ...], Option("Remove this ad; repeatable.", "AD")] = (),
+    wait: Annotated[bool, "Return only once the server serves the changes."] = True,
+) -> None:
+    """Put ads on the server, each in the place of an ad with its id, and remove ads.
+
+    The tables have the columns of the ads table of --data, but only the ads that change. The server
+    keeps the ads until a snapshot has them (grace build --updates-watermark).
+
+    Example: `grace admin put new-ads.csv --data shop`
+    """
+    from grace.client.ads_tables import AdsSender
+
+    if not (tables or remove):
+        raise InputError("nothing to do: name a table of ads to put, or --remove AD")
+    ids, began = data_ids(how.data), monotonic()
+    removed = [number_of("ad", each, ids) for each in dict.fromkeys(remove)]
+    with call.client() as client:
+        sent = AdsSender(client, how, call.timeout, note).send(tables or (), removed, wait=wait)
+        served, seconds = sent.visible >= sent.sequence, round(monotonic() - began, 3)
+        fault = client.status(call.timeout).updates.changes_fault if wait and not served else ""
+    if call.as_json:
+        print(json.dumps(asdict(sent) | {"served": served, "seconds": seconds}, indent=2))
+    else:
+        for each in sent.refused:
+            print(f"refused: {each}")
+        state = f"{'served' if served else 'kept'} after {seconds:g} s (update {sent.sequence})"
+        print(f"{sent.put:,} ads put, {sent.removed:,} removed: {state}")
+    if sent.refused:
+        text = f"{len(sent.refused):,} ads refused; correct them, and put them again"
+        raise RejectedAdsError(text)
+    if fault:
+        raise CallError("UNAVAILABLE", "", f"the server keeps the ads, but cannot serve: {fault}")
+
+
 @_command()
 def stops(call: Call, data: Data = None) -> None:
     """List the ids that are stopped at each level, also those that the snapshot does not know.
@@ -195,7 +237,15 @@ def stops(call: Call, data: Data = None) -> None:
 @_command(timeout=LONG)
 def follow(
     call: Call,
-    file: Annotated[Path, Argument("JSON lines, each an UpdateAdsRequest.", "FILE")],
+    file: Annotated[
+        Path,
+        Argument("JSON lines, each an UpdateAdsRequest; or a folder of tables.", "FILE|FOLDER"),
+    ],
+    how: PutOptions,
+    sent: Annotated[
+        Path | None,
+        Option("File that notes which tables were sent. Default: a hidden one in FOLDER.", "FILE"),
+    ] = None,
 ) -> None:
     """Send the updates of a file to the server, also those added later, until interrupted.
 
@@ -203,8 +253,12 @@ def follow(
     sending, until a FULL update or another file comes. After a restart, of the command or of the
     server, it goes on after the server's last update. No other sender may use the same numbers.
 
-    Example: `grace admin follow updates.jsonl`
+    Of a folder, the command sends each table of ads that comes into it, as `grace admin put` does,
+    in the order of their names. At a faulty table it waits until that is corrected or removed.
+
+    Example: `grace admin follow updates.jsonl`, or `grace admin follow incoming --data shop`
     """
+    from grace.client.follower import Follower
     from grace.client.updates_file import UpdatesFollower
 
     def show(text: str, is_fault: bool) -> None:
@@ -212,8 +266,16 @@ def follow(
         stream = sys.stderr if is_fault and not call.as_json else sys.stdout
         print(json.dumps(line) if call.as_json else text, file=stream, flush=True)
 
+    follower: Follower
     with call.client() as client:
-        follower = UpdatesFollower(file, client, call.timeout, show)
+        if file.is_dir():
+            from grace.client.ads_tables import AdsFolderFollower, AdsSender
+
+            sender = AdsSender(client, how, call.timeout, lambda text: show(text, False))
+            name = re.sub(r"[^\w.-]", "-", f".sent-{gethostname()}-{call.address}.json")
+            follower = AdsFolderFollower(file, sent or file / name, sender, show)
+        else:
+            follower = UpdatesFollower(file, client, call.timeout, show)
         follower.run()
 
 
@@ -226,29 +288,17 @@ def _change_stops(call: Call, change: str, level: str, ids: list[str], data: Pat
 
 
 def _update(call: Call, update: "UpdateAdsRequest", done: str, names: "DataIds | None") -> None:
-    """Send the next update. If another sender takes its number, send it with the next number."""
-    update.kind = update.KIND_DELTA
     with call.client() as client:
-        for _ in range(ATTEMPTS):
-            found = client.status(call.timeout)
-            if found.HasField("snapshot"):
-                known = ("ad", *found.snapshot.entities)
-                _require_levels(update.stop, known)
-                _require_levels(update.resume, dict.fromkeys((*known, *found.updates.stopped)))
-            update.sequence = found.updates.sequence + 1
-            reply = client.update_ads(update, call.timeout)
-            if reply.applied:
-                now = f"{reply.ads_stopped:,}, before {found.updates.ads_stopped:,}"
-                text = f"{done}; stopped ads of the served snapshot: {now}"
-                unknown = [_unknown_ids(*each, names) for each in sorted(reply.unknown.items())]
-                call.print(reply, "\n".join([f"{text} (update {reply.sequence})", *unknown]))
-                return
-    raise CallError(
-        "ABORTED",
-        "",
-        f"sequence: other senders took the number {ATTEMPTS} times; try again, or let one of them "
-        "send this update",
-    )
+        found = client.status(call.timeout)
+        if found.HasField("snapshot"):
+            known = ("ad", *found.snapshot.entities)
+            _require_levels(update.stop, known)
+            _require_levels(update.resume, dict.fromkeys((*known, *found.updates.stopped)))
+        reply = client.update_next(update, call.timeout)
+    now = f"{reply.ads_stopped:,}, before {found.updates.ads_stopped:,}"
+    text = f"{done}; stopped ads of the served snapshot: {now}"
+    unknown = [_unknown_ids(*each, names) for each in sorted(reply.unknown.items())]
+    call.print(reply, "\n".join([f"{text} (update {reply.sequence})", *unknown]))
 
 
 def _shown(names: "DataIds | None", level: str, ids: Iterable[int]) -> list[int | str]:
@@ -311,6 +361,12 @@ def _status_rows(found: "GetStatusResponse") -> Iterator[tuple[str, str]]:
         yield "stopped", f"{stopped} (ids: {levels or 'none'}; update {updates.sequence})"
         if updates.weights:
             yield "weights", f"of {updates.weights:,} ads are live"
+    if updates.ads_put or updates.ads_removed or updates.changes_waiting or updates.puts_refused:
+        counts = f"{updates.ads_put:,} ads put, {updates.ads_removed:,} removed"
+        waiting = f"{updates.changes_waiting:,} wait, {updates.puts_refused:,} do not fit"
+        yield "changes", f"{counts}, {waiting} (up to update {updates.visible})"
+    if updates.changes_fault:
+        yield "unserved", updates.changes_fault
     if found.HasField("updates") and snapshot.updates_watermark > updates.sequence:
         has = f"the updates up to {snapshot.updates_watermark}"
         only = f"this server only up to {updates.sequence}"

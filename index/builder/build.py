@@ -5,7 +5,7 @@ tasks that may run on any machine: a run of ads or a range of first tokens at a 
 shard bounds their memory; only the merge holds the whole snapshot. The bytes are the same.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.builder.arrange import arrange
-from grace.index.builder.collect import Collector, find_repeated
+from grace.index.builder.collect import CollectedAds, Collector, find_repeated
 from grace.index.builder.plan import BuildPlan, BuildSpec, plan_build
 from grace.index.builder.report import BuildReport
 from grace.index.builder.sharding.merge import merge_shards
@@ -69,7 +69,8 @@ def build(
         return _ShardedBuild(plan, sharding, scratch).run()
 
 
-def _in_memory(plan: BuildPlan) -> Snapshot:
+def collected(plan: BuildPlan) -> tuple[CollectedAds, Set[str]]:
+    """Return the ads that are not refused, and the columns in which some ad has a rule."""
     spec, source = plan.spec, plan.source
     reading = plan.reading()
     with plan.steps.run("read ads", source.rows) as advance:
@@ -78,11 +79,14 @@ def _in_memory(plan: BuildPlan) -> Snapshot:
         )
         ((ads, ids),) = collector
         plan.log.extend(collector.rejects)
-        ads = ads.without(plan.refuse_repeated(*find_repeated([ids])))
-    facts = plan.facts_of(len(ads), collector.stated)
-    del reading, collector, ids
+        return ads.without(plan.refuse_repeated(*find_repeated([ids]))), collector.stated
+
+
+def _in_memory(plan: BuildPlan) -> Snapshot:
+    ads, stated = collected(plan)
+    facts = plan.facts_of(len(ads), stated)
     with plan.steps.run("arrange", 1):
-        return arrange(ads, facts, plan.schema, plan.vocab_sizes, spec.threads)
+        return arrange(ads, facts, plan.schema, plan.vocab_sizes, plan.spec.threads)
 
 
 @dataclass(slots=True)

@@ -45,8 +45,11 @@ MAX_THREADS = 1024
 
 @dataclass(frozen=True, slots=True)
 class BuildSpec(BuildOptions):
+    """`partial`: `data` has some ads of a catalogue, whose SID space and vocabulary are given."""
+
     data: DataFolder
     root: Path
+    partial: bool = False
     threads: int = field(default_factory=available_cores)
     batch_rows: int = BATCH_ROWS
 
@@ -112,11 +115,15 @@ class BuildPlan:
                 f"all {len(self.log)} ads were refused, see {listed}; nothing to build"
             )
         self._require_stated(stated)
+        return self.facts_now(columns_stated(self.schema, stated))
+
+    def facts_now(self, rule_columns: tuple[str, ...], rejects: int = 0) -> SnapshotFacts:
+        """`rejects` are those of the version that the ads change."""
         return replace(
             self.facts,
             created_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            rejects=len(self.log),
-            rule_columns=columns_stated(self.schema, stated),
+            rejects=rejects + len(self.log),
+            rule_columns=rule_columns,
         )
 
     def _require_stated(self, stated: Set[str]) -> None:
@@ -197,7 +204,8 @@ def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan
         raise InputError(f"--threads {spec.threads}: give 1 to {MAX_THREADS}, one per core")
     schema = load_schema(spec.data.targeting)
     sids = None if spec.data.sids is None else open_sid_table(spec.data.sids)
-    expected = ExpectedColumns(schema, spec.without, sids is not None, frozenset(spec.id_maps))
+    maps = frozenset(spec.id_maps)
+    expected = ExpectedColumns(schema, spec.without, sids is not None, maps, spec.partial)
     source = open_ads(spec.data.ads, expected)
     if sids is not None:
         source = replace(source, sid_space=sid_space_in(sids), vocab_sizes=vocab_sizes_in(sids))
@@ -207,8 +215,8 @@ def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan
     facts = SnapshotFacts(next_version(spec.root), "", sid_space, 0, spec.updates_watermark)
     log = RejectLog(spec.max_rejects, spec.root / ENDED_REJECTS)
     levels = {name: name for name in schema.entities if name not in spec.without}
-    maps = RootMaps(spec.root / ID_MAPS, {"ad": "ad_id", **levels})
-    return BuildPlan(spec, schema, source, vocab_sizes, facts, log, Steps(progress), notify, maps)
+    kept = RootMaps(spec.root / ID_MAPS, {"ad": "ad_id", **levels})
+    return BuildPlan(spec, schema, source, vocab_sizes, facts, log, Steps(progress), notify, kept)
 
 
 def _sid_space_and_vocabulary(spec: BuildSpec, source: AdsSource) -> tuple[str, tuple[int, ...]]:
@@ -222,4 +230,9 @@ def _sid_space_and_vocabulary(spec: BuildSpec, source: AdsSource) -> tuple[str, 
             "grace.vocab_sizes to take them from"
         )
     require_sids(name, sizes)
+    if spec.partial and (source.sid_space or name, source.vocab_sizes or sizes) != (name, sizes):
+        raise InputError(
+            f"{' and '.join(spec.data.ads.files[:2])}: SIDs of the space {source.sid_space!r}, but "
+            f"the catalogue has {name!r}; give these ads its SIDs, or build all ads"
+        )
     return name, sizes

@@ -155,7 +155,7 @@ class RuleReader:
             for row in np.flatnonzero((sizes == 0) & (given.valid == 1)).tolist():
                 reason = "has no clause, so no user could pass; leave it null"
                 rows.refuse(row, CLAUSES, "[]", reason)
-            clauses = _clause_rows(rows, given.flat)
+            clauses = clause_rows(rows, given.flat)
             every = np.arange(len(given.flat))
             offsets, places = gather_spans(every, given.offsets[:-1], sizes)
             source = CLAUSES
@@ -203,7 +203,7 @@ class RuleReader:
         begins = np.array([*ends[:-1], 0])[indices]
         sizes = np.array([*np.diff(ends), 0])[indices]
         offsets, places = gather_spans(np.arange(len(found)), begins, sizes)
-        return _clause_rows(rows, _clause_array(found, self.schema)), offsets, places
+        return clause_rows(rows, _clause_array(found, self.schema)), offsets, places
 
     def _clauses_of(self, text: str | None) -> list[Mapping[str, Any]]:
         """Return the clauses of an expression. An empty text has none, like an empty cell."""
@@ -286,7 +286,7 @@ def _silent(rows: int) -> ListColumn:
     return ListColumn(np.zeros(rows + 1, np.int64), np.zeros(rows, np.uint8), np.zeros(0, np.int32))
 
 
-def _clause_rows(rows: Rows, structs: pa.Array) -> Rows:
+def clause_rows(rows: Rows, structs: pa.Array) -> Rows:
     columns = dict(zip(structs.type.names, structs.flatten(), strict=True))
     return other_rows(rows.file, columns)
 

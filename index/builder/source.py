@@ -64,12 +64,16 @@ class AdsSource:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedColumns:
-    """The columns that a build expects of an ads table."""
+    """The columns that a build expects of an ads table.
+
+    partial  the table has some of a catalogue's ads, so its lines may all leave out the same key
+    """
 
     schema: TargetingSchema
     without: tuple[str, ...] = ()  # names and entities that it may lack
     sids_are_joined: bool = False
     mapped: frozenset[str] = frozenset()  # columns of ids that an id map numbers
+    partial: bool = False
 
     def __post_init__(self) -> None:
         known = (*self.schema.names, *self.schema.entities)
@@ -114,6 +118,8 @@ def open_ads(source: TableSource, expected: ExpectedColumns) -> AdsSource:
     tables = source.tables()
     lines = [table for table in tables if table.format is Format.JSONL]
     keys = frozenset(name for table in lines for name in table.schema.names)
+    if expected.partial:
+        keys |= {*map(source.theirs, expected.known), *source.columns.values(), *source.ignore}
     names = frozenset(name for table in tables for name in table.schema.names)
     files: list[AdsFile] = []
     ignored: set[str] = set()
@@ -131,7 +137,7 @@ def open_ads(source: TableSource, expected: ExpectedColumns) -> AdsSource:
         _single(tables, sid_space_in, "grace.sid_space"),
         _single(tables, vocab_sizes_in, "grace.vocab_sizes"),
     )
-    if opened.rows == 0:
+    if opened.rows == 0 and not expected.partial:
         raise InputError(f"{files[0].address}: the ads table has no rows; nothing to build")
     require_ids(opened.rows, "ads")
     return opened
@@ -289,7 +295,7 @@ class _Columns:
         """Refuse a column that is not read, but looks like a rule by its name or type."""
         source, schema, present = self.source, self.expected.schema, self.table.schema.names
         for their in source.ignore:
-            if their not in present:
+            if their not in present and their not in self.elsewhere:
                 raise missing(self.table, their, ", named by ads.ignore,")
             if their in theirs.values():
                 raise self._error(

@@ -22,7 +22,6 @@ from grace.index.changes.rows import (
     Array,
     Edit,
     Editor,
-    Found,
     Int64,
     Regrouped,
     bisected,
@@ -50,12 +49,11 @@ def applied(
     ordinals = old.ordinals(ids)
     removed = np.sort(ordinals[ordinals >= 0])
     tokens, trie = puts.columns.tokens, snapshot.trie
-    *levels, found = places_of_ads(snapshot, tokens, puts.columns.ad_ids)
-    of_ads = Edit(old.num_ads, removed, found.at)
+    *levels, of_leaves, of_puts = places_of_ads(snapshot, tokens, puts.columns.ad_ids)
+    of_ads = Edit(old.num_ads, removed, of_puts.at)
     require_ids(of_ads.rows, "ads")
     first = first_with(tokens)
-    own_leaves = Found(levels[-1].at - trie.first_leaf, levels[-1].there)
-    leaves = regrouped(old.ad_offsets, removed, own_leaves, first[-1])
+    leaves = regrouped(old.ad_offsets, removed, of_leaves, first[-1])
     trie = edited_trie(editor, trie, tokens, first, levels, leaves.gone)
     ruled = with_rules_of(editor, snapshot, puts)
     ads = SidToAds(

@@ -31,10 +31,10 @@ def first_with(tokens: Tokens) -> Mask:
 
 
 def places_of_ads(snapshot: Snapshot, tokens: Tokens, ad_ids: Int64) -> list[Found]:
-    """Find the nodes of each level, and at last the ordinals, of ads in the order of SID and id.
+    """Find the nodes of each level, the leaf and the ordinal of ads, which are in this order.
 
-    Or where they belong. A prefix below an absent node belongs where the children of that node
-    would be: before those of the node whose place it takes.
+    Or return where they belong. A prefix below an absent node belongs where the children of that
+    node would be: before those of the node whose place it takes.
     """
     trie, ads = snapshot.trie, snapshot.ads
     nodes = Found(np.zeros(len(ad_ids), np.int64), np.ones(len(ad_ids), np.bool_))
@@ -44,7 +44,7 @@ def places_of_ads(snapshot: Snapshot, tokens: Tokens, ad_ids: Int64) -> list[Fou
         nodes = Found(entries.at + 1, entries.there)  # child entry j leads to node j + 1
         places.append(nodes)
     leaves = Found(nodes.at - trie.first_leaf, nodes.there)
-    return [*places, _within(ads.ad_offsets, leaves, ads.ad_ids, ad_ids)]
+    return [*places, leaves, _within(ads.ad_offsets, leaves, ads.ad_ids, ad_ids)]
 
 
 def _within(offsets: Array, groups: Found, keys: Array, wanted: Array) -> Found:

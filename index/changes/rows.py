@@ -149,10 +149,10 @@ class Editor:
 
         Rows are equal if they are in all columns.
         """
-        words = [[*map(_words, each)] for each in (columns, wanted)]
+        kept = [[*map(_numbers, each)] for each in (columns, wanted)]
         structs = [
-            np.array([(a.ctypes.data, b.ctypes.data, width) for a, b, width in each], np.uintp)
-            for each in words
+            np.array([(a.ctypes.data, b.ctypes.data, b.itemsize, n) for a, b, n in each], np.uintp)
+            for each in kept
         ]
         rows, count = rows_in(columns[0]), rows_in(wanted[0])
         found = np.empty(count, np.int64)
@@ -160,15 +160,14 @@ class Editor:
         return found
 
 
-def _words(column: Column) -> tuple[Array, Array, int]:
-    """Return the words of a column as C++ reads them: between offsets, or `width` in each row."""
+def _numbers(column: Column) -> tuple[Array, Array, int]:
+    """Return the numbers of a column as C++ reads them: between offsets, or as many in each row."""
     if isinstance(column, Groups):
         grouped = group_column(column)
         return grouped.offsets, grouped.codes, 0
     if isinstance(column, Lists):
         return np.ascontiguousarray(column.offsets), np.ascontiguousarray(column.values), 0
-    words = np.ascontiguousarray(column).view(np.int32)
-    return NO_ROWS, words, words.shape[1]
+    return NO_ROWS, np.ascontiguousarray(column), column.shape[1]
 
 
 def spans(offsets: Array, groups: Int64) -> Int64:

@@ -21,7 +21,6 @@ from grace.index.targeting.rules import (
     Column,
     Lists,
     TargetingRules,
-    gather_spans,
     rows_in,
     take,
     with_ids,
@@ -81,18 +80,23 @@ def _with_values(
 
     No ids of the old ones if they do not change.
     """
-    at = np.array([bisect_left(old, text) for text in own.strings], np.int64)
-    pairs = zip(at.tolist(), own.strings, strict=True)
-    new = np.array([place == len(old) or old[place] != text for place, text in pairs], np.bool_)
+    at = editor.places((_texts(old),), (_texts(own),))
+    new = at < 0
     if not new.any():
         return old, None, at.astype(np.int32)
+    at[new] = [bisect_left(old, own[text]) for text in np.flatnonzero(new).tolist()]
     edit = Edit(len(old), NO_ROWS, at[new])
     require_ids(edit.rows, "values of a set")
-    texts = gather_spans(own.utf8, own.offsets[:-1][new], np.diff(own.offsets)[new])
-    values = InternedValues(*editor.lists((old.offsets, old.utf8), edit, texts))
+    texts: Any = take(_texts(own), np.flatnonzero(new))
+    values = InternedValues(*editor.lists(_texts(old), edit, texts))
     own_id = edit.moved(at)
     own_id[new] = edit.places
     return values, edit.moved(np.arange(len(old), dtype=np.int32)), own_id.astype(np.int32)
+
+
+def _texts(values: InternedValues) -> Lists:
+    utf8: Any = values.utf8
+    return Lists(values.offsets, utf8)
 
 
 def _with_rows(

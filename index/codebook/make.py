@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,16 @@ def extend(items: Items, kept: Path) -> SidReport:
     all_ids = pa.concat_arrays([ids_before, ids])
     all_tokens = np.concatenate([tokens_before, tokens])
     write_sid_table(kept / SIDS_FILE, all_ids, all_tokens, facts.sid_space, facts.vocab_sizes)
+    return report
+
+
+def give_sids(items: Items, kept: Path, out: Path, progress: Progress) -> SidReport:
+    """Write a table of these items' SIDs by the codebook of `kept`, whose own table stays."""
+    codebook, facts = read_codebook(kept)
+    items = replace(items, dims=facts.dims)
+    ids = _read(items, None, progress)
+    tokens, report = _encode(items, len(ids), codebook, facts.sid_space, progress)
+    write_sid_table(out, ids, tokens, facts.sid_space, facts.vocab_sizes)
     return report
 
 

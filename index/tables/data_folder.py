@@ -20,7 +20,7 @@
 Without `tables.yaml` the tables are `ads.parquet` and, if there is a log, `interactions.parquet`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -97,6 +97,12 @@ class DataFolder:
     @property
     def targeting(self) -> Path:
         return self.folder / TARGETING_FILE
+
+    def of_ads_in(self, files: Sequence[str], sids: str | None = None) -> "DataFolder":
+        """Return the folder of these tables of ads. They may have SIDs, or else `sids` has."""
+        ads = replace(self.ads, files=tuple(files))
+        has_sids = all(ads.theirs("sid") in table.schema.names for table in ads.tables())
+        return replace(self, ads=ads, sids=None if has_sids else sids or self.sids)
 
     def require_codebook(self) -> None:
         """Refuse a codebook that `tables.yaml` names before `grace sids` has made it."""

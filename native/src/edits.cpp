@@ -13,6 +13,8 @@ namespace grace::edits {
 
 namespace {
 
+using Table = Interner<char>;
+
 constexpr int64_t kRowsAtOnce = 1 << 16;
 constexpr int64_t kBlocksPerRun = 8;
 
@@ -71,23 +73,26 @@ void move_numbers(const Runs& runs, const int64_t* shifts, const char* rows, int
   });
 }
 
-// Row r is words[offsets[r] .. offsets[r + 1]], or with a width words[width * r .. width * (r +
-// 1)].
+// Row r has the numbers offsets[r] .. offsets[r + 1] or, with a width, width * r .. width * (r +
+// 1).
 struct Column {
   const int64_t* offsets;
-  const int32_t* words;
+  const char* numbers;
+  int64_t bytes;  // of a number
   int64_t width;
 };
 
-// Replaces `words` by those of a row, each column after its length.
-void take_row(const Column* columns, int64_t count, int64_t row, std::vector<int32_t>& words) {
-  words.clear();
+// Replaces `row` by the bytes of row r, each column after their number.
+void take_row(const Column* columns, int64_t count, int64_t r, std::vector<char>& row) {
+  row.clear();
   for (const Column* column = columns; column < columns + count; ++column) {
-    const int64_t width = column->width;
-    const int64_t begin = width > 0 ? width * row : column->offsets[row];
-    const int64_t end = width > 0 ? begin + width : column->offsets[row + 1];
-    words.push_back(static_cast<int32_t>(end - begin));
-    words.insert(words.end(), column->words + begin, column->words + end);
+    const auto [offsets, numbers, bytes, width] = *column;
+    const int64_t begin = bytes * (width > 0 ? width * r : offsets[r]);
+    const int64_t end = bytes * (width > 0 ? width * (r + 1) : offsets[r + 1]);
+    const auto size = static_cast<int32_t>(end - begin);
+    row.insert(row.end(), reinterpret_cast<const char*>(&size),
+               reinterpret_cast<const char*>(&size + 1));
+    row.insert(row.end(), numbers + begin, numbers + end);
   }
 }
 
@@ -131,26 +136,26 @@ GRACE_API int32_t grace_find_rows(int64_t num_columns, int64_t rows, const Colum
                                   int64_t num_wanted, const Column* wanted, int32_t threads,
                                   int64_t* found) {
   return guarded([&] {
-    Interner<int32_t> table;
-    std::vector<int32_t> words;
+    Table table;
+    std::vector<char> row;
     for (int64_t i = 0; i < num_wanted; ++i) {
-      take_row(wanted, num_columns, i, words);
-      table.find_or_add(words.data(), static_cast<int64_t>(words.size()));
+      take_row(wanted, num_columns, i, row);
+      table.find_or_add(row.data(), static_cast<int64_t>(row.size()));
     }
     require(table.size() == num_wanted, "find_rows: two wanted rows are equal");
     std::fill_n(found, num_wanted, rows);
     std::mutex lock;
     parallel_ranges(rows, kRowsAtOnce, threads, [&](const Range& range) {
-      std::vector<int32_t> own;
-      std::vector<Interner<int32_t>::Lookup> lookups(1);
-      for (int64_t row = range.begin; row < range.end; ++row) {
+      std::vector<char> own;
+      std::vector<Table::Lookup> lookups(1);
+      for (int64_t r = range.begin; r < range.end; ++r) {
         int32_t id = 0;
-        take_row(columns, num_columns, row, own);
+        take_row(columns, num_columns, r, own);
         lookups[0] = {&table, own.data(), static_cast<int64_t>(own.size()), &id};
-        Interner<int32_t>::find(lookups);
-        if (id == Interner<int32_t>::kAbsent) continue;
+        Table::find(lookups);
+        if (id == Table::kAbsent) continue;
         const std::lock_guard<std::mutex> hold(lock);
-        found[id] = std::min(found[id], row);
+        found[id] = std::min(found[id], r);
       }
     });
     std::replace(found, found + num_wanted, rows, int64_t{-1});

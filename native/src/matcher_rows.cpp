@@ -272,7 +272,7 @@ GRACE_API int32_t grace_matcher_level(int64_t nodes, const int64_t* offsets, con
                                       int64_t fill_target, int32_t threads, void** level,
                                       int64_t* sizes) {
   return grace::guarded([&] {
-    grace::require(nodes >= 1 && words >= 1, "matcher_level: no node or no word");
+    grace::require(words >= 1, "matcher_level: no word");
     grace::require(width >= 1 || (width == 0 && k_max >= 1), "matcher_level: no partition");
     for (int64_t node = 0; node < nodes; ++node) {
       grace::require(offsets[node] < offsets[node + 1], "matcher_level: a node without items");

@@ -28,6 +28,7 @@ from grace.server.engine.memory import require_memory_of_changes
 from grace.server.engine.serving_pair import Shown
 from grace.server.errors import ServiceError
 from grace.server.observe.logs import LOG
+from grace.server.server_state import ServerState
 
 MOST_AT_ONCE = 200_000
 """The most changes that are applied in one step: their rows are in memory several times."""
@@ -94,20 +95,16 @@ class Fresh:
     """
 
     def __init__(
-        self,
-        serve: Callable[[], Awaitable[str]],
-        visible: Callable[[], int],
-        min_seconds: float,
+        self, serve: Callable[[], Awaitable[str]], state: ServerState, min_seconds: float
     ) -> None:
         """
         serve        serves the changes that wait, and returns why it could not, or nothing
-        visible      returns the number of the last update whose changes are served
         min_seconds  the shortest time between the begins of two calls of `serve`
         """
         self.fault = ""
-        self._serve, self._visible, self._min_seconds = serve, visible, min_seconds
+        self._serve, self._state, self._min_seconds = serve, state, min_seconds
         self._changed = asyncio.Event()
-        self._begun = self._ended = 0  # calls of `serve`
+        self._tried = 0  # the last update whose changes the last call of `serve` could see
         self._served = asyncio.Condition()
 
     def changed(self) -> None:
@@ -126,22 +123,22 @@ class Fresh:
             await self._serve_once()
             await asyncio.sleep(next_turn - loop.time())
 
-    async def until_visible(self, sequence: int) -> int:
-        """Wait until an update's changes are served, or cannot be. Return the last update's number
-        whose changes are."""
-        needed = self._begun + 1
+    async def until_visible(self, sequence: int) -> None:
+        """Wait until an update's changes are served, or an attempt to do so has failed."""
         async with self._served:
             await self._served.wait_for(
-                lambda: self._visible() >= sequence or (self.fault and self._ended >= needed)
+                lambda: (
+                    self._state.visible_sequence >= sequence
+                    or (self.fault and self._tried >= sequence)
+                )
             )
-        return self._visible()
 
     async def _serve_once(self) -> None:
-        self._begun += 1
+        in_force = self._state.update_sequence
         try:
             self.fault = await self._serve()
         except ServiceError as error:  # the server shuts down
             self.fault = error.text
         async with self._served:
-            self._ended = self._begun
+            self._tried = in_force
             self._served.notify_all()

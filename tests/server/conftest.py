@@ -80,9 +80,10 @@ def operated_server(
 
 @pytest.fixture
 def operated(operated_server: ServerProcess) -> ServerProcess:
-    """The same server, where nothing is stopped or weighted."""
+    """The same server, where nothing is stopped, weighted, put or removed."""
     with Updater(operated_server) as updater:
-        updater.apply(status(operated_server).updates.sequence + 1, full=True)
+        after = status(operated_server).updates.sequence + 1
+        updater.apply(after, full=True, wait_visible=True)
     return operated_server
 
 

@@ -3,16 +3,14 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from google.protobuf.json_format import MessageToDict
 
 from grace.proto.retrieval_pb2 import GetStatusResponse, UpdateAdsRequest
-from support.command import GRACE, plain_environment, run_grace
-from support.forked import forked
+from support.command import run_grace
+from support.followers import following
 from support.health import status
 from support.retrieve_calls import Caller, message
 from support.server_process import ServerProcess, wait_until
@@ -48,46 +46,6 @@ def source(tmp_path: Path) -> Source:
     return Source(tmp_path / "updates.jsonl")
 
 
-class Follower:
-    """A running `grace admin follow`, and what it has printed."""
-
-    def __init__(self, pid: int, output: Path) -> None:
-        self.pid, self._output = pid, output
-
-    @property
-    def printed(self) -> list[dict[str, str]]:
-        *lines, _ = self._output.read_text().split("\n")  # the last one may be under way
-        return [json.loads(each) for each in lines]
-
-    @property
-    def faults(self) -> list[str]:
-        return [each["fault"] for each in self.printed if "fault" in each]
-
-    def wait_fault(self, count: int, fault: str) -> None:
-        wait_until(lambda: len(self.faults) >= count, fault)
-        assert fault in self.faults[-1], self.faults
-        assert len(self.faults) == count, self.faults
-
-    def wait_done(self, text: str) -> None:
-        wait_until(lambda: any(text in each.get("done", "") for each in self.printed), text)
-
-
-@contextmanager
-def following(source: Source, address: str) -> Iterator[Follower]:
-    command = [str(GRACE), "admin", "follow", str(source.file), "--address", address, "--json"]
-    output = source.file.with_name("printed")
-    with output.open("w") as stdout:
-        process = forked(command, plain_environment(), stdout=stdout.fileno())
-    try:
-        yield Follower(process.pid, output)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == -signal.SIGTERM
-    finally:
-        process.kill()
-        process.wait(30)
-        process.stderr.close()
-
-
 def reached(server: ServerProcess, sequence: int, **stopped: int) -> bool:
     facts = status(server).updates
     return (facts.sequence, dict(facts.stopped)) == (sequence, stopped)
@@ -105,7 +63,7 @@ def test_a_file_that_grows_and_is_rotated_is_followed_line_by_line(
     caller, last = Caller(operated.address), status(operated).updates.sequence
     before = list(caller.call(request).response.ad_ids)
     first, second, third = before[:3]
-    with following(source, operated.admin):
+    with following(source.file, operated.admin):
         begun = line(update(last + 2, stop={"ad": [second]}))
         source.append(update(last + 1, stop={"ad": [first]}), "\n", begun[:33])
         reaches(operated, last + 1, ad=1)
@@ -123,7 +81,7 @@ def test_a_file_that_grows_and_is_rotated_is_followed_line_by_line(
         source.replace(*(update(last + 5 + n, stop={"ad": [ad]}) for n, ad in enumerate(ads)))
         reaches(operated, last + 781, ad=780, campaign=1)
     source.append(update(last + 782, resume={"ad": [first]}))
-    with following(source, operated.admin) as again:
+    with following(source.file, operated.admin) as again:
         reaches(operated, last + 782, ad=779, campaign=1)
         again.wait_done(f"followed from update {last + 781}")
     assert not again.faults
@@ -142,7 +100,7 @@ def test_after_a_faulty_line_nothing_is_sent_until_a_full_update_or_another_file
         return f'{{"sequence": {last + number}, "kind": "KIND_DELTA", "stop": {stop}}}\n'
 
     refused = operated.metric("grace_updates_total", result="refused")
-    with following(source, operated.admin) as follower:
+    with following(source.file, operated.admin) as follower:
         source.append(delta(1), written(2, '{"ad": {"ids": "4711"}}'), delta(2))  # a text, no list
         follower.wait_fault(1, "line 2: not an UpdateAdsRequest: ")
         assert follower.faults[-1].endswith(REMEDY)
@@ -177,7 +135,7 @@ def test_a_file_that_cannot_be_read_is_reported_and_followed_once_it_can_be(
     operated: ServerProcess, source: Source
 ) -> None:
     last = status(operated).updates.sequence
-    with following(source, operated.admin) as follower:
+    with following(source.file, operated.admin) as follower:
         follower.wait_fault(1, "cannot be read: No such file or directory; correct its path or its")
         for count, (make, remove) in enumerate(((os.mkdir, os.rmdir), (os.mkfifo, os.unlink)), 1):
             source.append(update(last + count, stop={"ad": [count]}))
@@ -204,7 +162,7 @@ def test_restarted_servers_get_every_line_once_before_they_are_ready_even_withou
         server.wait_until(lambda: status(server).HasField("snapshot"), "it has loaded")
         assert status(server).state == GetStatusResponse.STATE_STARTING
         source.append(update(1, full=True), update(2, stop={"ad": [1]}))
-        with following(source, address) as follower:
+        with following(source.file, address) as follower:
             server.wait_ready()
             assert reached(server, 2, ad=1)
             server.kill()
@@ -222,7 +180,7 @@ def test_a_number_that_another_sender_has_used_is_a_fault(
     operated: ServerProcess, source: Source
 ) -> None:
     last = status(operated).updates.sequence
-    with following(source, operated.admin) as follower, Updater(operated) as updater:
+    with following(source.file, operated.admin) as follower, Updater(operated) as updater:
         source.append(update(last + 1, stop={"ad": [1]}))
         reaches(operated, last + 1, ad=1)
         os.kill(follower.pid, signal.SIGSTOP)

@@ -1,5 +1,6 @@
-"""New, changed and removed ads on a real server: served soon, and kept over everything."""
+"""New, changed and removed ads on a real server. test_state_machine.py has what they mean."""
 
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,44 +8,135 @@ from typing import Any
 
 import pytest
 
-from support.fresh_ads import json_row, table_rows
+from grace.proto.retrieval_pb2 import UpdateAdsResponse, UpdatesStatus
+from grace.server.engine.memory import MARGIN_BYTES
+from support.fresh_ads import Row, json_row, table_rows
 from support.health import status
 from support.retrieve_calls import Caller, message
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
-from support.update_calls import Updater
+from support.update_calls import Updater, update
 
 pytestmark = pytest.mark.subprocess
 
-NEW = 10**12
-"""Ids from here on are those of new ads."""
+NEW = range(10**12, 10**12 + 99)
+"""Ids of new ads."""
+
+
+class Scene:
+    """A configuration, and a request that gets all ads like `like`."""
+
+    def __init__(self, files: ServingFiles, folder: Path) -> None:
+        self._files, self._folder = files, folder
+        self.request = message(files.requests[0], max_ads=10_000)
+        self.rows = table_rows(files)
+        self.like: Row = {}
+
+    @contextmanager
+    def serving(self, **updates: Any) -> Iterator[tuple[ServerProcess, Updater]]:
+        state = str(self._folder / "state")
+        name = f"{self._folder.name}.yaml"
+        config = self._files.write_config(name, state_dir=state, updates=updates)
+        ready = not updates.get("require_full")
+        with ServerProcess(config, ready=ready) as server, Updater(server) as updater:
+            if ready and not self.like:
+                self.like = self.rows[self.ads(server)[0]]
+            yield server, updater
+
+    def ads(self, server: ServerProcess) -> list[int]:
+        with Caller(server.address) as caller:
+            return list(caller.call(self.request).response.ad_ids)
+
+    def new(self, server: ServerProcess) -> set[int]:
+        """Return the new ads that a request gets."""
+        return {ad_id for ad_id in self.ads(server) if ad_id in NEW}
+
+    def puts(self, *ad_ids: int) -> list[str]:
+        return [json_row({**self.like, "ad_id": ad_id}) for ad_id in ad_ids]
 
 
 @pytest.fixture
-def config(serving_files: ServingFiles, tmp_path: Path) -> Path:
-    return serving_files.write_config(f"{tmp_path.name}.yaml", state_dir=str(tmp_path / "state"))
+def scene(serving_files: ServingFiles, tmp_path: Path) -> Scene:
+    return Scene(serving_files, tmp_path)
 
 
-@contextmanager
-def serving(config: Path, **settings: Any) -> Iterator[tuple[ServerProcess, Updater, Caller]]:
-    with (
-        ServerProcess(config, **settings) as server,
-        Updater(server) as updater,
-        Caller(server.address) as caller,
-    ):
-        yield server, updater, caller
+def updates_of(server: ServerProcess) -> UpdatesStatus:
+    return status(server).updates
 
 
-def test_ads_are_put_replaced_and_removed(serving_files: ServingFiles, config: Path) -> None:
-    request = message(serving_files.requests[0], max_ads=10_000)
-    rows = table_rows(serving_files)
-    with serving(config) as (server, updater, caller):
-        before = list(caller.call(request).response.ad_ids)
-        like = rows[before[0]]
-        got = updater.apply(1, put=[json_row({**like, "ad_id": NEW})], wait_visible=True)
-        assert (got.visible, list(got.refused)) == (1, [])
-        assert set(caller.call(request).response.ad_ids) == {*before, NEW}
-        print(server.log("changes_served"), status(server).updates)
-        got = updater.apply(2, remove=[NEW, before[1]], wait_visible=True)
-        assert set(caller.call(request).response.ad_ids) == {*before} - {before[1]}
-        print(server.log("changes_served"), status(server).updates)
+def test_an_acknowledged_put_that_is_not_served_yet_outlasts_a_kill(scene: Scene) -> None:
+    with scene.serving(min_interval_ms=3_600_000) as (server, updater):
+        assert updater.apply(1, put=scene.puts(NEW[0]), wait_visible=True).visible == 1
+        reply = updater.apply(2, put=scene.puts(NEW[1]), remove=[NEW[0]])
+        assert (reply.applied, reply.sequence, reply.visible) == (True, 2, 1)
+        assert scene.new(server) == {NEW[0]}
+        found = updates_of(server)
+        assert (found.visible, found.changes_waiting, found.ads_put) == (1, 2, 1)
+        assert server.metric("grace_update_visible_seq") == 1
+        server.kill()
+    with scene.serving() as (server, _):
+        assert scene.new(server) == {NEW[1]}
+        found = updates_of(server)
+        assert (found.visible, found.ads_put, found.ads_removed) == (2, 1, 1)
+        assert server.metric("grace_ads_put") == 1
+
+
+def test_a_full_update_in_parts_takes_effect_with_its_last_part(scene: Scene) -> None:
+    with scene.serving() as (server, updater):
+        parts = {part: update(7, full=True, part=part, parts=3) for part in (1, 2, 3)}
+        parts[1].stop["ad"].ids.append(5)
+        parts[2].put.extend([*scene.puts(NEW[2], NEW[3]), "{}"])
+        parts[3].put.extend(scene.puts(NEW[4]))
+        parts[3].remove.append(NEW[2])
+        parts[3].wait_visible = True
+        updater.apply(1, put=scene.puts(NEW[1]))
+        other = update(6, full=True, part=1, parts=2)
+        for part in (parts[3], other, parts[2], parts[1], parts[2]):
+            outcome = updater.call(part)
+            assert outcome.ok, outcome.text
+            reply = UpdateAdsResponse.FromString(outcome.reply)
+            assert (reply.applied, reply.sequence) == (False, 1)
+            assert [each.place for each in reply.refused] == [2] * (part.part == 2)
+        reply = UpdateAdsResponse.FromString(updater.call(parts[3]).reply)
+        assert (reply.applied, reply.sequence, reply.visible) == (True, 7, 7)
+        assert scene.new(server) == {NEW[3], NEW[4]}
+        assert updates_of(server).stopped == {"ad": 1}
+        assert server.metric("grace_updates_total", result="part") == 5
+        assert server.metric("grace_puts_total", result="refused") == 2
+        server.kill()
+    with scene.serving() as (server, _):
+        assert scene.new(server) == {NEW[3], NEW[4]}
+        assert updates_of(server).stopped == {"ad": 1}
+
+
+def test_too_little_memory_leaves_the_old_ads_served_and_the_next_change_tries_again(
+    scene: Scene,
+) -> None:
+    with scene.serving(min_interval_ms=0) as (server, updater):
+        before = scene.ads(server)
+        pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + MARGIN_BYTES - (1 << 20)
+        limits = resource.prlimit(server.pid, resource.RLIMIT_AS, (limit, -1))
+        reply = updater.apply(1, put=scene.puts(NEW[0]), wait_visible=True)
+        assert (reply.applied, reply.visible) == (True, 0)
+        resource.prlimit(server.pid, resource.RLIMIT_AS, limits)
+        assert scene.ads(server) == before
+        fault = updates_of(server).changes_fault
+        assert fault.startswith("puts and removals: a load needs 0.")
+        assert fault.endswith("give the server more memory")
+        assert server.metric("grace_apply_failures_total") >= 1
+        assert server.wait_log("changes_failed")[0]["fault"] == fault
+        assert updater.apply(2, stop={"ad": [5]}, put=scene.puts(NEW[1]), wait_visible=True).visible
+        assert scene.new(server) == {NEW[0], NEW[1]}
+        assert updates_of(server).changes_fault == ""
+
+
+def test_a_server_that_requires_a_full_update_is_ready_with_its_puts(scene: Scene) -> None:
+    scene.like = next(iter(scene.rows.values()))
+    with scene.serving(require_full=True) as (server, updater):
+        server.wait_log("awaits_full")
+        full = update(9, full=True, put=scene.puts(NEW[0]))
+        assert updater.call(full).ok
+        server.wait_ready()
+        found = updates_of(server)
+        assert (found.visible, found.ads_put) == (9, 1)

@@ -3,6 +3,7 @@
 test_state_machine.py has what each of them does, and test_start_up.py the folders it refuses.
 """
 
+import json
 import os
 import random
 import resource
@@ -170,10 +171,14 @@ def test_updates_that_cannot_be_written_are_not_in_force(config: Path, request_:
     with serving(config) as (server, updater, caller):
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (KILOBYTE, KILOBYTE))
         ads = ads_of(caller, request_)
+        row = json.dumps({"ad_id": 1, "sid": [0, 0, 0, 0], "title": "x" * KILOBYTE})
+        put = updater.call(update(1, put=[row]))
+        assert (put.code, put.reason) == (grpc.StatusCode.UNAVAILABLE, "update_not_kept")
         full = updater.call(update(1, stop={"ad": [*ads, *range(999)]}))
         assert (full.code, full.reason) == (grpc.StatusCode.UNAVAILABLE, "update_not_kept")
         assert "cannot be written: File too large; free some space" in full.text
         assert ads_of(caller, request_) == ads
         updater.apply(1, stop={"ad": ads[:1]})
         assert_only_missing(ads_of(caller, request_), ads, ads[:1])
-        assert server.metric("grace_updates_total", result="failed") == 1
+        assert server.metric("grace_updates_total", result="failed") == 2
+        assert status(server).updates.changes_waiting == 0

@@ -103,7 +103,7 @@ class Service:
         died = self.died.set
         loader = Loader(config, torch.device("cpu"), STAGES, (), None)
         reloads = Reloads(loader, self.state, self.metrics, died)
-        fresh = Fresh(reloads.serve_changes, lambda: 0, 0.0)
+        fresh = Fresh(reloads.serve_changes, self.state, 0.0)
         admin = Admin(self.state, config, reloads, fresh, STAGES)
         self.listeners = Listeners(
             config, self.front_end, admin, died, self.credentials, settle_seconds

@@ -36,7 +36,15 @@ from support.changed_ads import (
 from support.decode_cases import CPU
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
-from support.strategies import Case, asking, cases, examples, random_case, random_schema_of
+from support.strategies import (
+    Case,
+    asking,
+    cases,
+    examples,
+    random_case,
+    random_schema,
+    random_schema_of,
+)
 
 Seeds = st.integers(0, 2**32 - 1)
 
@@ -160,6 +168,8 @@ def test_the_matchers_of_other_modes_follow(mode: MatcherMode) -> None:
     expected = base_of(after, mode)
     assert (got.mode, got.exact) == (mode, None)
     assert_same_arrays(got.matchers, expected.matchers)
+    gone = with_changes(got, case, [ad.ad_id for ad in after.ads])
+    assert_same_arrays(with_changes(gone, case, after.ads).matchers, expected.matchers)
 
 
 def test_what_is_written_is_a_version_that_a_build_makes(tmp_path: Path) -> None:
@@ -173,7 +183,8 @@ def test_what_is_written_is_a_version_that_a_build_makes(tmp_path: Path) -> None
 
 
 def test_arrays_that_do_not_change_are_shared() -> None:
-    case = random_case(np.random.default_rng(11), num_ads=63)
+    rng = np.random.default_rng(11)
+    case = random_case(rng, num_ads=63, schema=random_schema(rng, num_sets=2))
     base = base_of(case)
     copy = deepcopy(base)
     again = with_changes(base, case, [replace(case.ads[0], weight=3.5)])

@@ -1,5 +1,9 @@
 """Native edits of arrays against NumPy, with several blocks of rows, and what they refuse."""
 
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -9,10 +13,45 @@ from hypothesis import strategies as st
 from grace.index.changes.rows import Edit, Editor
 from grace.index.targeting.rules import Column, Groups, Lists, take
 from support.arrays import assert_same_arrays
-from support.plain_edits import plain_offsets, plain_places, plain_rows
 from support.strategies import examples
 
 Seeds = st.integers(0, 2**32 - 1)
+Array = npt.NDArray[Any]
+
+
+def plain_rows(array: Array, edit: Edit, new: Array) -> Array:
+    with_new = np.insert(array, edit.at, new, axis=0)
+    gone = edit.removed + np.searchsorted(edit.at, edit.removed, "right")
+    return np.delete(with_new, gone, axis=0)
+
+
+def plain_ids(ids: Array, moves: Edit) -> Array:
+    """The numbers of rows after an edit of these, where there are any."""
+    rows = plain_rows(np.arange(moves.size), moves, np.full(len(moves.at), -1))
+    number = np.full(moves.size, -1, np.int32)
+    number[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
+    return np.where(ids < 0, ids, number[ids])
+
+
+def plain_offsets(offsets: Array, edit: Edit, sizes: npt.NDArray[np.int64]) -> Array:
+    sizes = plain_rows(np.diff(offsets), edit, sizes)
+    return np.append(0, np.cumsum(sizes)).astype(offsets.dtype)
+
+
+def plain_places(columns: Sequence[Column], wanted: Sequence[Column]) -> list[int]:
+    """The first place of each wanted row among the rows, or -1."""
+    rows = [*zip(*map(_rows_of, columns), strict=True)]
+    own = zip(*map(_rows_of, wanted), strict=True)
+    return [rows.index(row) if row in rows else -1 for row in own]
+
+
+def _rows_of(column: Column) -> list[Any]:
+    if isinstance(column, Groups):
+        lists = _rows_of(column.lists)
+        return [lists[begin:end] for begin, end in pairwise(column.offsets.tolist())]
+    if isinstance(column, Lists):
+        return [column.values[a:b].tolist() for a, b in pairwise(column.offsets.tolist())]
+    return [row.tobytes() for row in column]
 
 
 def random_edit(rng: np.random.Generator, size: int, most: int) -> Edit:
@@ -46,7 +85,8 @@ def assert_same_edits(rng: np.random.Generator, size: int, most: int, threads: i
     stay = np.setdiff1d(np.arange(moves.size), moves.removed)
     ids = rng.choice(np.append(stay, -1), size=size).astype(np.int32)
     joining = rng.integers(-1, 99, size=len(edit.at)).astype(np.int32)
-    expected = plain_rows(ids, edit, joining, moves)
+    assert_same_arrays(moves.moved(ids), plain_ids(ids, moves))
+    expected = plain_rows(plain_ids(ids, moves), edit, joining)
     assert_same_arrays(editor.ids(ids, edit, joining, moves), expected)
     sizes = rng.integers(4, size=len(edit.at))
     for offsets in (random_offsets(rng, size), random_offsets(rng, size).astype(np.int32)):
@@ -95,8 +135,7 @@ def test_the_first_of_equal_rows_is_found_in_any_block() -> None:
     ("removed", "at"),
     [((3,), ()), ((-1,), ()), ((1, 1), ()), ((2, 1), ()), ((), (4,)), ((), (-1,)), ((), (2, 1))],
 )
-def test_an_edit_out_of_order_or_range_is_refused(removed: list[int], at: list[int]) -> None:
+def test_an_edit_out_of_order_or_range_is_a_fault(removed: list[int], at: list[int]) -> None:
     edit = Edit(3, np.array(removed, np.int64), np.array(at, np.int64))
-    array, new, editor = np.zeros(3, np.int32), np.zeros(len(at), np.int32), Editor(1)
     with pytest.raises(AssertionError):
-        editor.rows(array, edit, new)
+        Editor(1).rows(np.zeros(3, np.int32), edit, np.zeros(len(at)))

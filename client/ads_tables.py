@@ -1,0 +1,198 @@
+"""Put the ads of tables on a server: of those that a caller names, or that come into a folder."""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+from typing import NoReturn
+
+from grace.client.admin_client import AdminClient
+from grace.client.follower import LOOK_SECONDS, RETRY_SECONDS, Follower, may_pass
+from grace.configs.errors import CallError, GraceError, InputError
+from grace.configs.options import PutOptions
+from grace.index.builder.plan import BuildSpec, plan_build
+from grace.index.changes.put_rows import PutRow, put_rows
+from grace.index.tables.addresses import ending_format
+from grace.index.tables.data_folder import read_data_folder
+from grace.index.tables.item_numbers import replacing
+from grace.proto.retrieval_pb2 import (
+    GetStatusResponse,
+    UpdateAdsRequest,
+    UpdateAdsResponse,
+    UpdatesStatus,
+)
+
+_MOST_CHARACTERS = 8 << 20  # of the rows in one update: a server takes 64 MiB
+
+Stamps = Mapping[str, Sequence[int]]
+"""The time and size of files, by name. Another file of the same name has others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    sequence: int  # of the last update
+    visible: int  # the last update whose changes are served
+    put: int
+    removed: int
+    refused: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AdsSender:
+    """Sends the rows of tables in updates with the next free numbers."""
+
+    client: AdminClient
+    options: PutOptions
+    timeout: float
+    notify: Callable[[str], None]
+
+    def send(
+        self, tables: Sequence[str], removed: Sequence[int] = (), *, wait: bool = False
+    ) -> Sent:
+        """Put the ads and remove others. Sent again, this changes nothing.
+
+        With `wait`, return once the server serves them, or cannot.
+        """
+        found = self.client.status(self.timeout)
+        rows, refused = self._rows(tables, found) if tables else ([], [])
+        if both := {row.ad_id for row in rows}.intersection(removed):
+            raise InputError(f"--remove: the tables have the ad with number {min(both)}; drop one")
+        last: UpdatesStatus | UpdateAdsResponse = found.updates
+        updates, of_server = [*self._batches(rows)], 0
+        updates += [([], UpdateAdsRequest(remove=removed))] if removed else []
+        for own, update in updates:
+            update.wait_visible = wait and update is updates[-1][1]
+            last = reply = self.client.update_next(update, self.timeout)
+            of_server += len(reply.refused)
+            refused += [f"{own[each.place].source}: {each.fault}" for each in reply.refused]
+        put = len(rows) - of_server
+        return Sent(last.sequence, last.visible, put, len(removed), tuple(refused))
+
+    def _rows(
+        self, tables: Sequence[str], found: GetStatusResponse
+    ) -> tuple[list[PutRow], list[str]]:
+        if self.options.data is None:
+            raise InputError(f"{tables[0]}: give --data FOLDER, which says what its columns mean")
+        if not found.HasField("snapshot"):
+            raise CallError("UNAVAILABLE", "", "the server has no snapshot yet; try again")
+        data = read_data_folder(self.options.data)
+        spec = BuildSpec(
+            data.of_ads_in(tables, self.options.sids),
+            root=self.options.data,
+            partial=True,
+            sid_space=found.snapshot.sid_space,
+            vocab_sizes=tuple(found.model.vocab_sizes),
+            without=self.options.without,
+        )
+        return put_rows(plan_build(spec, lambda *_: None, self.notify))
+
+    def _batches(self, rows: Sequence[PutRow]) -> Iterator[tuple[list[PutRow], UpdateAdsRequest]]:
+        while rows:
+            size, count = 0, 0
+            for row in rows[: self.options.batch]:
+                size += len(row.text)
+                if count and size > _MOST_CHARACTERS:
+                    break
+                count += 1
+            own, rows = [*rows[:count]], rows[count:]
+            yield own, UpdateAdsRequest(put=[row.text for row in own])
+
+
+class AdsFolderFollower(Follower):
+    """Sends each table that comes into a folder, in the order of their names.
+
+    `sent` is a file that notes which tables the server has. It is written after the server's reply,
+    so after a crash one table may be sent again.
+    """
+
+    def __init__(
+        self, folder: Path, sent: Path, sender: AdsSender, show: Callable[[str, bool], None]
+    ) -> None:
+        super().__init__(sender.client, sender.timeout, show)
+        self._folder, self._file, self._sender = folder, sent, sender
+        self._fault = ""  # of the folder or a table, which is tried again
+        self._sent: Stamps = {}
+
+    def run(self) -> NoReturn:
+        self._read_sent()
+        self._show(f"{self._folder}: followed from update {self.sequence}", False)
+        confirmed = -RETRY_SECONDS
+        while True:
+            try:
+                if self._send_new() or monotonic() >= confirmed + RETRY_SECONDS:
+                    reply = self._client.confirm_updates(self.sequence, self._timeout)
+                    if reply.sequence < self.sequence:
+                        self._begin_again(reply.sequence)
+                    confirmed = monotonic()
+                self._waits_after = ""
+            except CallError as error:
+                if not may_pass(error):
+                    raise
+                self._wait_after(error)
+            if self._fault:
+                self._page()
+            sleep(RETRY_SECONDS if self._fault else LOOK_SECONDS)
+
+    def _send_new(self) -> bool:
+        """Send tables until one has a fault. It must not be skipped: others may replace its ads."""
+        fault, any_sent = "", False
+        try:
+            found = self._found()
+            for name in [each for each in found if self._sent.get(each) != found[each]]:
+                sent = self._sender.send([str(self._folder / name)])
+                if sent.sequence < self.sequence:
+                    self._begin_again(sent.sequence)
+                    return False
+                self.sequence, any_sent = sent.sequence, True
+                kept = {each: self._sent[each] for each in found if each in self._sent}
+                self._note({**kept, name: found[name]})
+                for refused in sent.refused:
+                    self._show(refused, True)
+                of_refused = f", {len(sent.refused):,} refused" if sent.refused else ""
+                self._show(f"{name}: {sent.put:,} ads put{of_refused}", False)
+        except CallError as error:
+            if may_pass(error):
+                raise
+            fault = str(error)
+        except GraceError as error:
+            fault = str(error)
+        except OSError as error:
+            fault = f"{error.filename or self._folder}: {error.strerror or error}"
+        if fault != self._fault:
+            self._fault = fault
+            self._page_again()
+            self._show(fault or f"{self._folder}: followed again", bool(fault))
+        return any_sent
+
+    def _found(self) -> Stamps:
+        with os.scandir(self._folder) as entries:
+            stats = {each.name: each.stat() for each in entries if ending_format(each.name)}
+        names = sorted(name for name in stats if name[0] not in "._")
+        return {name: [stats[name].st_mtime_ns, stats[name].st_size] for name in names}
+
+    def _begin_again(self, sequence: int) -> None:
+        """Send all tables again: the server has fewer updates than before, so it lost its state."""
+        self.sequence = sequence
+        self._note({})
+        self._show(f"{self._folder}: sent again from its first table", False)
+
+    def _read_sent(self) -> None:
+        try:
+            if self._file.exists():
+                noted = json.loads(self._file.read_text(encoding="utf-8"))
+                self.sequence, self._sent = int(noted["sequence"]), dict(noted["sent"])
+            self._note(self._sent)
+        except OSError as error:
+            remedy = "name another file with --sent"
+            raise InputError(f"{self._file}: {error.strerror}; {remedy}") from None
+        except (ValueError, TypeError, KeyError):
+            fault = "is not a list of tables that were sent; remove it, and all are sent again"
+            raise InputError(f"{self._file}: {fault}") from None
+
+    def _note(self, sent: Stamps) -> None:
+        self._sent = sent
+        with replacing(self._file) as unfinished:
+            noted = {"sequence": self.sequence, "sent": sent}
+            unfinished.write_text(json.dumps(noted), encoding="utf-8")

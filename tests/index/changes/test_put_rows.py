@@ -1,0 +1,158 @@
+"""Rows of tables as JSON lines: a build reads them as it reads the tables."""
+
+import json
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+
+from grace.index.builder import BuildSpec
+from grace.index.builder.plan import plan_build
+from grace.index.changes.put_rows import PutRow, put_rows
+from grace.index.tables.data_folder import TableSource, read_data_folder
+from support.arrays import assert_same_arrays
+from support.builds import build_spec, built, silent
+from support.raw_tables import numbers_of, write_codebook, write_table
+from support.strategies import Case, cases, examples
+
+
+def rows_of(spec: BuildSpec) -> tuple[list[PutRow], list[str]]:
+    return put_rows(plan_build(replace(spec, partial=True), silent, silent))
+
+
+@examples(40)
+@given(case=cases())
+def test_a_build_of_the_rows_is_that_of_the_table(
+    case: Case, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("rows")
+    spec = build_spec(folder, case)
+    rows, refused = rows_of(spec)
+    assert (len(rows), refused) == (len(case.ads), [])
+    lines = folder / "ads.jsonl"
+    lines.write_text("".join(f"{row.text}\n" for row in rows), "utf-8")
+    data = replace(spec.data, ads=TableSource((str(lines),)))
+    again = replace(spec, data=data, partial=True, root=folder / "again")
+    expected, found = built(spec), built(again)
+    assert_same_arrays(replace(found, facts=expected.facts), expected)
+
+
+TARGETING = """
+attributes: {country: {values: [US, CA]}}
+sets: {tags: {}}
+ranges: {age: {}}
+flights: {flight: {}}
+properties: {kind: {}}
+entities: [brand]
+"""
+TABLES = """
+ads:
+  files: [none.csv]
+  list_separator: "|"
+  time_unit: s
+  columns: {ad_id: sku, country: Country Code}
+  ignore: [embedding]
+sids: codebook
+id_map: ids.parquet
+entity_ids: {brand: brands.parquet}
+"""
+COLUMNS = ("sku", "title", "Country Code", "tags", "age_max", "flight_start", "kind", "brand")
+ROW = ("5", "A lamp", "US|CA", "a|b", "34", "1767225600", "lamp", "Acme")
+SAID: dict[str, Any] = {
+    "ad_id": 1,
+    "sid": [1, 1],
+    "ad_weight": 0.0,
+    "brand": 0,
+    "country": ["US", "CA"],
+    "tags": ["a", "b"],
+    "age_max": 34.0,
+    "flight_start": "2026-01-01T00:00:00.000",
+    "kind": ["lamp"],
+}
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> BuildSpec:
+    (tmp_path / "targeting.yaml").write_text(TARGETING)
+    (tmp_path / "tables.yaml").write_text(TABLES)
+    write_codebook(tmp_path / "codebook", ["4", "5", "6"])
+    ids = {"item_id": pa.array(["4", "5"]), "ad_id": pa.array([0, 1])}
+    pq.write_table(pa.table(ids), tmp_path / "ids.parquet")
+    data = read_data_folder(tmp_path)
+    return BuildSpec(data, tmp_path, sid_space="raw-1", vocab_sizes=(63, 7))
+
+
+def of_table(shop: BuildSpec, path: Path) -> tuple[list[PutRow], list[str]]:
+    return rows_of(replace(shop, data=shop.data.of_ads_in([str(path)])))
+
+
+def test_names_ids_sids_lists_and_times_are_those_of_the_data_folder(shop: BuildSpec) -> None:
+    row = {**dict(zip(COLUMNS, ROW, strict=True)), "embedding": "1"}
+    table = write_table(shop.root / "new.csv", [row])
+    (put,), refused = of_table(shop, table)
+    assert (json.loads(put.text), refused) == (SAID, [])
+    assert (put.ad_id, put.source) == (1, f"{table} row 1, ad '5'")
+    assert numbers_of(shop.root / "brands.parquet") == {"Acme": 0}
+
+
+def test_lines_may_leave_out_keys_but_other_tables_have_all_columns(shop: BuildSpec) -> None:
+    lines = write_table(shop.root / "new.jsonl", [{"sku": "5"}, {"sku": "4", "tags": "a"}])
+    (five, four), refused = of_table(shop, lines)
+    assert refused == []
+    assert json.loads(five.text) == {"ad_id": 1, "sid": [1, 1], "ad_weight": 0.0}
+    assert json.loads(four.text) == {"ad_id": 0, "sid": [0, 0], "ad_weight": 0.0, "tags": ["a"]}
+    table = write_table(shop.root / "new.csv", [{"sku": "5", "tags": "a"}])
+    with pytest.raises(
+        Exception, match=r"column 'Country Code', named by ads\.columns\.country, is"
+    ):
+        of_table(shop, table)
+
+
+def test_numbers_and_times_of_any_type_are_exact(shop: BuildSpec) -> None:
+    table = pa.table(
+        {
+            "ad_id": pa.array([2**63 - 1, 9], pa.uint64()),
+            "sid": pa.array([[1, 2], [62, 6]], pa.list_(pa.uint16())),
+            "age_min": pa.array([Decimal("33.25"), None], pa.decimal128(9, 2)),
+            "flight_start": pa.array([1, 1_000_001], pa.timestamp("us", "Europe/Oslo")),
+            "flight_end": pa.array(["9999-12-31", None]),
+        }
+    )
+    (shop.root / "tables.yaml").write_text("ads: {files: [none.csv]}\nsids: codebook\n")
+    pq.write_table(table, shop.root / "new.parquet")
+    names = ("country", "tags", "kind", "brand")
+    spec = replace(shop, data=read_data_folder(shop.root), without=names)
+    (one, two), _ = rows_of(replace(spec, data=spec.data.of_ads_in([f"{shop.root}/new.parquet"])))
+    assert json.loads(one.text) == {
+        "ad_id": 2**63 - 1,
+        "sid": [1, 2],
+        "ad_weight": 0.0,
+        "age_min": 33.25,
+        "flight_start": "1970-01-01T00:00:00.001",
+        "flight_end": "9999-12-31T00:00:00.000",
+    }
+    assert json.loads(two.text)["flight_start"] == "1970-01-01T00:00:01.001"
+
+
+def test_faulty_ads_are_named_and_others_are_put(shop: BuildSpec) -> None:
+    rows = [{"sku": each, "age_max": 2**53 + 1 if each == "4" else 7} for each in "4566X"]
+    lines = write_table(shop.root / "new.jsonl", rows)
+    (row,), refused = of_table(shop, lines)
+    assert row.ad_id == 1
+    assert [each.partition(" row ")[2] for each in refused] == [
+        "1, ad '4': age_max '9007199254740993': is beyond 2^53, where not every integer is exact",
+        f"5, ad 'X': sid 'X': the ad has no SID in {shop.root}/codebook/sids.parquet; add it there",
+        "3, ad '6': ad_id: is repeated; no copy of it is put",
+        "4, ad '6': ad_id: is repeated; no copy of it is put",
+    ]
+
+
+def test_sids_of_another_space_are_refused(shop: BuildSpec) -> None:
+    lines = write_table(shop.root / "new.jsonl", [{"sku": "5"}])
+    with pytest.raises(Exception, match="SIDs of the space 'raw-1', but the catalogue has 'other'"):
+        of_table(replace(shop, sid_space="other"), lines)
