@@ -105,7 +105,7 @@ class ServingPair:
     matcher: ExactMatcher
     live: LiveAds
     eligibility: EligibilityFacts
-    shown: Shown
+    shown: Shown = field(default_factory=lambda: Shown(0))
 
     @property
     def checkpoint(self) -> str:

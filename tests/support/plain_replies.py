@@ -93,3 +93,10 @@ def assert_plain(
         assert set(score_of) <= useful
         assert len(score_of) == min(num_sids, len(useful))
     return reply.counts
+
+
+def ads_of_a_sid(reply: RetrieveResponse) -> list[int]:
+    """Return ads of the SID that has the most in a reply: their weights decide on their order."""
+    scores = list(reply.scores)
+    score = max(scores, key=scores.count)
+    return [ad for ad, of in zip(reply.ad_ids, scores, strict=True) if of == score][:5]

@@ -21,12 +21,14 @@ from support.fresh_ads import json_row
 from support.live_snapshots import LiveRoot
 from support.operators import operator_of
 from support.oracle import RawAd
+from support.plain_replies import ads_of_a_sid
 from support.plain_replies import assert_plain as plain_rules
 from support.plain_server import Answers, Catalogue, Live, Plain, RefusedError
 from support.retrieve_calls import Caller, Outcome, message
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
 from support.stage_cases import GENERATION, JsonRequest
+from support.strategies import some_of_each
 from support.update_calls import update
 
 MOST_VERSIONS = 6
@@ -403,23 +405,3 @@ class Machine(RuleBasedStateMachine):
         answers, weights = self.answers, dict(live.weights)
         ads = answers.ads(catalogue).values()
         plain_rules(answers.schema, ads, request, reply, live.stops(ads), weights)
-
-
-def ads_of_a_sid(reply: RetrieveResponse) -> list[int]:
-    """Return ads of the SID that has the most in a reply: their weights decide on their order."""
-    scores = list(reply.scores)
-    score = max(scores, key=scores.count)
-    return [ad for ad, of in zip(reply.ad_ids, scores, strict=True) if of == score][:5]
-
-
-def some_of_each(
-    ids: dict[str, list[int]],
-) -> st.SearchStrategy[dict[str, frozenset[int]]]:
-    """Draw a few ids of some levels."""
-    return st.fixed_dictionaries(
-        {},
-        optional={
-            level: st.frozensets(st.sampled_from(of_level), min_size=1, max_size=4)
-            for level, of_level in ids.items()
-        },
-    )

@@ -327,3 +327,16 @@ def cases(draw: st.DrawFn, most_ads: int = 40, most_users: int = 6) -> Case:
     num_users = draw(st.integers(1, most_users))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     return random_case(rng, num_ads, num_users)
+
+
+def some_of_each(
+    ids: dict[str, list[int]],
+) -> st.SearchStrategy[dict[str, frozenset[int]]]:
+    """Draw a few ids of some levels."""
+    return st.fixed_dictionaries(
+        {},
+        optional={
+            level: st.frozensets(st.sampled_from(of_level), min_size=1, max_size=4)
+            for level, of_level in ids.items()
+        },
+    )
