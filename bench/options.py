@@ -50,6 +50,7 @@ TABLES: Mapping[str, Table] = {
         (
             "idle:union", "alone:union", "load:union", "saturation:union",
             "idle:exact", "alone:exact", "load:exact", "saturation:exact", "swap:exact",
+            "visible:exact", "fresh:exact",
         ),
         rates=MANY,
     ),

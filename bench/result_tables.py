@@ -3,7 +3,7 @@
 python -m grace.bench.result_tables docs
 
 writes the tables of building.md, eligibility.md, eligibility-calibration.md, fleet.md and
-operations.md, from bench/results.
+operations.md, and that of changes of ads in performance.md, from bench/results.
 """
 
 import sys
@@ -22,6 +22,7 @@ from grace.configs.marked_text import rewrite
 RESULTS = Path(__file__).parent / "results"
 BUILD, OVERLOAD = RESULTS / "cpu-2core" / "build.json", RESULTS / "cpu-2core" / "overload.json"
 BLOCKED = RESULTS / "cpu-2core" / "passrate_30m.json"
+FRESH = RESULTS / "cpu-2core" / "fresh.json"
 PASSRATE = RESULTS / "h200" / "passrate.json"
 FLEET = RESULTS / "h200" / "fleet.json"
 """The results that the documents show."""
@@ -35,6 +36,7 @@ def main(docs: Path) -> None:
         ("eligibility-calibration.md", PASSRATE, paper_tables),
         ("operations.md", OVERLOAD, overload_tables),
         ("fleet.md", FLEET, fleet_document),
+        ("performance.md", FRESH, fresh_tables),
     ):
         for mark, text in tables(read_result(result)).items():
             rewrite(docs / document, mark, text)
@@ -67,6 +69,23 @@ def build_tables(result: Mapping[str, Any]) -> dict[str, str]:
         ("snapshot, GB", "{snapshot_gb:.2f}"),
     )
     return {"build": origin(result) + table}
+
+
+def fresh_tables(result: Mapping[str, Any]) -> dict[str, str]:
+    """Return the table of changes without a server in Markdown, by the name of its marks."""
+    builds = {(row["sids"], row["matchers"]): row["build_s"] for row in read_result(BUILD)["rows"]}
+    table = table_of(
+        result["rows"],
+        ("SIDs", "{sids:,}"),
+        ("ads", "{ads:,}"),
+        ("changed ads", "{ads_changed:,}"),
+        ("read, s: P50, P99", "{read_p50_s:.3f}, {read_p99_s:.3f}"),
+        ("apply, s: P50, P99", "{apply_p50_s:.3f}, {apply_p99_s:.3f}"),
+        ("snapshot, GB", "{snapshot_gb:.2f}"),
+        ("more at the peak, GB", "{more_gb:.2f}"),
+        ("full build, s", lambda x: builds.get((x["sids"], "exact"), "")),
+    )
+    return {"changes": origin(result) + table}
 
 
 def overload_tables(result: Mapping[str, Any]) -> dict[str, str]:

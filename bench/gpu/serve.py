@@ -6,27 +6,29 @@ load        latencies and outcomes at offered rates, Poisson arrivals, users of 
 saturation  a closed loop: how busy `generate` is, by the GPU's clock, when there is always work
 swap        a rate twice: alone, and while live loads run back to back; they alternate between two
             versions of the catalogue's size
+visible     changes of ads back to back, without a load (fresh.py)
+fresh       a rate twice: alone, and while ads change back to back
 
 Each matcher mode has a server for a single caller, which holds the connection itself, one for the
-loads, and another one for swap. They have the same requests and checkpoint. Several processes make
-the loads: one would be the limit.
+loads, another one for swap, and one for changes. They have the same requests and checkpoint.
+Several processes make the loads: one would be the limit.
 `cpu` is each thread's share of a core, for the threads of all the server's processes. Parts are
 named measure:mode.
 """
 
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
 
+from grace.bench.gpu.fresh import measure_changes
 from grace.bench.gpu.subjects.catalogue import FIRST_VERSION
 from grace.bench.gpu.subjects.served import (
     EDGE_SHARE,
     IN_FLIGHT,
     ONE,
     Served,
+    in_background,
     latencies,
     load_server,
     roomy_folder,
@@ -39,7 +41,6 @@ from grace.bench.load.timeline import read_timeline, saturation
 from grace.bench.result_file import Row
 from grace.client import AdminClient
 from grace.configs.eligibility import MatcherMode
-from grace.configs.errors import CallError
 
 RATES = (400.0, 800.0, 1000.0, 1200.0, 1300.0)
 FP8_RATES = (400.0, 800.0, 1200.0, 1500.0, 1700.0)
@@ -75,6 +76,8 @@ def _of_mode(served: Served, measures: Sequence[str]) -> Iterator[Row]:
         yield from _loads(served, measures)
     if "swap" in measures:
         yield from _swaps(served)
+    if "visible" in measures or "fresh" in measures:
+        yield from measure_changes(served, measures)
 
 
 def _single_calls(served: Served, measures: Sequence[str]) -> Iterator[Row]:
@@ -109,13 +112,13 @@ def _loads(served: Served, measures: Sequence[str]) -> Iterator[Row]:
 
 
 def _swaps(served: Served) -> Iterator[Row]:
-    files, many = served.files, served.many
-    with served.server("swap", many) as server:
+    files, many, turns = served.files, served.many, cycle(reversed(_VERSIONS))
+    with served.server("swap", many) as server, AdminClient(server.admin_address) as client:
         for rate in served.rates(SWAP_RATES):
             load = OpenLoop(rate, min(_SWAP_SECONDS, 2 * served.options.seconds))
             alone = load_server(server, files, load, many)
             before = len(server.events("swapped"))
-            with live_loads(server.admin_address, _VERSIONS) as faults:
+            with in_background(lambda: client.load(next(turns), timeout=_LOAD_SECONDS)) as faults:
                 row = load_server(server, files, load, many)
             swapped = [event["seconds"] for event in server.events("swapped")[before:]]
             yield {
@@ -125,34 +128,6 @@ def _swaps(served: Served) -> Iterator[Row]:
                 "live_load_s": swapped,
                 "live_load_faults": faults,
             }
-
-
-@contextmanager
-def live_loads(address: str, versions: Sequence[int]) -> Iterator[list[str]]:
-    """Load one version after the other inside `with`, the last first, until a load fails.
-
-    Yield the faults, at most one. It is known after the block: then the last load has ended.
-    """
-    faults: list[str] = []
-    stop = threading.Event()
-
-    def load_by_turns() -> None:
-        try:
-            with AdminClient(address) as client:
-                for version in cycle(reversed(versions)):
-                    client.load(version, timeout=_LOAD_SECONDS)
-                    if stop.is_set():
-                        return
-        except CallError as error:
-            faults.append(str(error))
-
-    thread = threading.Thread(target=load_by_turns, daemon=True)
-    thread.start()
-    try:
-        yield faults
-    finally:
-        stop.set()
-        thread.join()
 
 
 def saturation_row(trace: Path, seconds: float) -> Row:

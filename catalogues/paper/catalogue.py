@@ -41,12 +41,17 @@ class PaperCatalogue:
     def num_ads(self) -> int:
         return self.tree.num_ads
 
+    @property
+    def id_bound(self) -> int:
+        """The power of two that all ids are below. They are sparse, as a table's are."""
+        return 1 << (8 * self.num_ads - 1).bit_length()
+
     def rows(self, ads: Int64Array) -> AdRows:
         """The rows of ascending ads, numbered in SID order."""
         sids = np.searchsorted(self.tree.ads, ads, side="right") - 1
         fresh = np.concatenate([[True], sids[1:] != sids[:-1]])
         tokens = self.tree.sids(self.draws, sids[fresh])[np.cumsum(fresh) - 1]
-        modulus = 1 << (8 * self.num_ads - 1).bit_length()  # ids are sparse, as a table's are
+        modulus = self.id_bound
         ids = (ads + self.spec.seed % modulus) * _ID_FACTOR & (modulus - 1)
         weights = self.draws.uniform(Stream.WEIGHT, ads).astype(np.float32)
         return AdRows(ids, tokens, weights, self.campaigns.rules_of(sids, ads))

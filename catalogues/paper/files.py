@@ -3,7 +3,7 @@
 Each row group holds ads from everywhere, as in a table ordered by id.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,22 @@ def write_ads(
     rows_per_group: int = ROWS_PER_GROUP,
 ) -> None:
     """Draw a few row groups at a time on all threads and write them in turn."""
+    table = ads_table(catalogue)
+    groups = -(-catalogue.num_ads // rows_per_group)
+
+    def rows_of(group: int) -> pa.Table:
+        return table(np.arange(group, catalogue.num_ads, groups))
+
+    written = 0
+    with pq.ParquetWriter(path, table(np.arange(1)).schema) as writer:
+        for each in ahead(rows_of, range(groups), threads):
+            writer.write_table(each, row_group_size=rows_per_group)
+            written += each.num_rows
+            progress(written, catalogue.num_ads)
+
+
+def ads_table(catalogue: PaperCatalogue) -> Callable[[Int64Array], pa.Table]:
+    """Return a function that makes the rows of ascending ads, numbered in SID order."""
     names = [pa.array(attribute.values) for attribute in catalogue.schema.attributes]
     names.append(pa.array(location_names(catalogue.spec.knobs)))
     columns = [
@@ -76,28 +92,16 @@ def write_ads(
     ]
     metadata = sid_metadata(catalogue.spec.sid_space, (VOCAB,) * SID_LENGTH)
     schema = pa.schema(columns, metadata=metadata)
-    groups = -(-catalogue.num_ads // rows_per_group)
 
-    def table(group: int) -> pa.Table:
-        return _table(catalogue, schema, names, np.arange(group, catalogue.num_ads, groups))
+    def rows_of(ads: Int64Array) -> pa.Table:
+        rows = catalogue.rows(ads)
+        columns = [pa.array(rows.ids), sid_column(rows.tokens), pa.array(rows.weights)]
+        for column, values in zip(catalogue.rules.columns(rows.rules), names, strict=True):
+            columns.append(_lists(column, values))
+        columns += [pa.array(ids) for ids in catalogue.campaigns.entities_of(rows.rules)]
+        return pa.table(columns, schema=schema)
 
-    written = 0
-    with pq.ParquetWriter(path, schema) as writer:
-        for each in ahead(table, range(groups), threads):
-            writer.write_table(each, row_group_size=rows_per_group)
-            written += each.num_rows
-            progress(written, catalogue.num_ads)
-
-
-def _table(
-    catalogue: PaperCatalogue, schema: pa.Schema, names: list[pa.Array], ads: Int64Array
-) -> pa.Table:
-    rows = catalogue.rows(ads)
-    columns = [pa.array(rows.ids), sid_column(rows.tokens), pa.array(rows.weights)]
-    for column, values in zip(catalogue.rules.columns(rows.rules), names, strict=True):
-        columns.append(_lists(column, values))
-    columns += [pa.array(ids) for ids in catalogue.campaigns.entities_of(rows.rules)]
-    return pa.table(columns, schema=schema)
+    return rows_of
 
 
 def _lists(column: ListColumn, names: pa.Array) -> pa.ListArray:

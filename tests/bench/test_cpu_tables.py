@@ -7,7 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grace.bench import build_bench, match_bench, pace_bench
+from grace.bench import build_bench, fresh_bench, match_bench, pace_bench
+from grace.bench.gpu.subjects.catalogue import Catalogue
+from grace.bench.result_tables import fresh_tables
+from grace.catalogues.paper.changes import PaperChanges
+from grace.configs.eligibility import CD
+from grace.configs.errors import DeviceError
 
 
 def measured(module: Any, folder: Path, *arguments: str) -> list[dict[str, Any]]:
@@ -47,6 +52,24 @@ def test_matching_has_a_row_for_each_number_of_returned_ads(tmp_path: Path) -> N
         assert 0 < row["returned"] <= row["matched"] <= row["generated"]
         assert row["returned"] <= row["max_ads"]
         assert row["median_ms"] <= row["p90_ms"]
+
+
+def test_changes_of_ads_have_a_row_for_each_size(tmp_path: Path) -> None:
+    small = ("--sids", "1111", "--ads", "1", "333", "--repetitions", "3")
+    rows = measured(fresh_bench, tmp_path, *small)
+    assert [(row["sids"], row["ads_changed"]) for row in rows] == [(1111, 1), (1111, 333)]
+    for row in rows:
+        assert 0 < row["read_p50_s"] <= row["read_p99_s"]
+        assert 0 < row["apply_p50_s"] <= row["apply_p99_s"]
+    text = fresh_tables({"commit": "", "machine": "", "command": "", "rows": rows})["changes"]
+    assert "| 1,111 | 1,784 | 333 | " in text
+
+
+def test_a_snapshot_without_the_changes_has_no_row() -> None:
+    catalogue = Catalogue(1_111)
+    snapshot, change = catalogue.snapshot(CD.mode), PaperChanges(catalogue.paper).change(1, 3)
+    with pytest.raises(DeviceError, match="it is wrong, and was not measured"):
+        fresh_bench.require_changed(snapshot, change)
 
 
 @pytest.mark.subprocess

@@ -4,6 +4,7 @@ The faults are where a comparison of the operation alone would not see them: in 
 recorded graph leaves, in one of several batches, in replies.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,13 +15,23 @@ import torch
 from torch import Tensor
 
 from grace.bench.gpu import attention, budget, gtm, ladder, overlap
+from grace.bench.gpu.instruments.changed_ads import ChangedAds, SeenReply
 from grace.bench.gpu.instruments.reply_check import eligible_rules
 from grace.bench.gpu.subjects.attention_kernels import self_kernel
+from grace.bench.gpu.subjects.catalogue import Catalogue
 from grace.bench.gpu.subjects.search import SearchResult, check_result
+from grace.catalogues.paper.changes import PaperChanges
+from grace.client import RetrieveResult
+from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import DeviceError
+from grace.index.changes.applied import applied
 from grace.index.matching.exact import ExactMatcher
+from grace.index.snapshot import Snapshot
+from grace.index.updates.puts import take_puts
+from grace.index.users.user_rows import UserAttributes, UserEncoder, request_of_user
 from grace.kernels import REFERENCE, Beams, DecodeIndex, UserTensors, load_ops
 from grace.kernels.decode.select_beams import Choice
+from grace.proto.retrieval_pb2 import Counts, RetrieveResponse, Sids
 from support.bench_workloads import CPU, stale_graphs, tiny
 from support.decode_cases import branching_case, decode_case
 from support.oracle import eligible
@@ -153,3 +164,48 @@ def test_the_plain_rules_of_replies_are_eligibility(seed: int) -> None:
         assert passes.tolist() == expected
         answers.update(expected)
     assert answers == {True, False}
+
+
+MAX_ADS = 7_777  # more than there are
+
+
+def test_a_reply_while_ads_change_is_that_of_one_update() -> None:
+    catalogue = Catalogue(1_111)
+    snapshots, changes = [catalogue.snapshot(MatcherMode.EXACT)], PaperChanges(catalogue.paper)
+    known, users = ChangedAds(snapshots[0]), catalogue.attributes(0, 33)
+    user = max(users, key=lambda each: len(reply_of_all(snapshots[0], each).ad_ids))
+    for number in (1, 2):
+        change = changes.change(number, 333)
+        known.add(number, change)
+        rows = [json.dumps(row).encode() for row in change.puts]
+        (puts,) = take_puts(snapshots[-1], rows, threads=1).pieces
+        snapshots.append(applied(snapshots[-1], replace(puts, removed=change.removed), threads=1))
+    request = request_of_user(user)
+    request.max_ads = MAX_ADS
+    replies = [reply_of_all(each, user) for each in snapshots]
+    for update, reply in enumerate(replies):
+        for first, last in ((0, 0), (1, 1), (2, 2), (0, 1), (1, 2), (0, 2)):
+            fault = known.fault(SeenReply(request, RetrieveResult.of(reply), first, last))
+            assert (fault == "") == (first <= update <= last)
+    mixed = RetrieveResponse.FromString(replies[1].SerializeToString())
+    mixed.ad_ids[-1] = next(ad for ad in replies[2].ad_ids if ad not in replies[1].ad_ids)
+    assert "update 1: " in known.fault(SeenReply(request, RetrieveResult.of(mixed), 0, 2))
+
+
+def reply_of_all(snapshot: Snapshot, user: UserAttributes) -> RetrieveResponse:
+    """Return the reply to a search that generated every SID."""
+    leaves = np.arange(snapshot.trie.num_leaves, dtype=np.int32)
+    sids = snapshot.trie.sids(leaves)
+    scores = -(sids @ np.array([512, 64, 8, 1])).astype(np.float32)
+    users = UserEncoder(snapshot.schema, snapshot.set_values).encode([user])
+    found = ExactMatcher(snapshot, 1).match(
+        users, np.array([0, len(leaves)]), leaves, scores, MAX_ADS
+    )
+    return RetrieveResponse(
+        ad_ids=found.ad_ids,
+        scores=found.scores,
+        sids=Sids(length=4, tokens=sids.flatten(), scores=scores, sid_of_ad=found.leaf_positions),
+        counts=Counts(
+            ads_generated=int(found.counts.generated[0]), ads_matched=int(found.counts.matched[0])
+        ),
+    )

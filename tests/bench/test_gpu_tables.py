@@ -12,14 +12,16 @@ import pytest
 
 from grace.bench.fleet import scaling
 from grace.bench.fleet.envoy import envoy_program
-from grace.bench.gpu import attention, budget, gtm, ladder, overlap, serve
-from grace.bench.gpu.pages.serve_tables import fleet_tables
+from grace.bench.gpu import attention, budget, fresh, gtm, ladder, overlap, serve
+from grace.bench.gpu.pages.serve_tables import fleet_tables, serve_tables
 from grace.bench.gpu.subjects.catalogue import Catalogue, catalogue_spec, full_requests
+from grace.bench.gpu.subjects.served import in_background
 from grace.bench.gpu.subjects.workload import PAPER, workload_of
 from grace.bench.markdown import ms
 from grace.bench.options import BenchOptions
 from grace.bench.result_file import Row
 from grace.catalogues.paper.spec import PAPER_SIDS, PaperSpec
+from grace.client import AdminClient
 from grace.configs.eligibility import MatcherMode
 from grace.configs.serving import LimitsConfig
 from grace.index.storage import versions
@@ -167,8 +169,30 @@ def test_a_server_is_loaded_from_other_processes(tmp_path: Path) -> None:
     assert len(list(kept.glob("checkpoint-*/model.safetensors"))) == 1
 
 
+@pytest.mark.subprocess
+def test_ads_change_while_a_server_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fresh, "CHANGES", 2)  # each takes a second
+    rows = list(serve.measure(tiny("serve", "visible:exact", "fresh:exact", seconds=1.3)))
+    visible, loaded = rows
+    assert (visible["measure"], visible["changes"], visible["replies_compared"]) == (
+        "visible",
+        2,
+        2,
+    )
+    assert 0 < visible["visible_p50_s"] <= visible["visible_p99_s"] <= visible["visible_p100_s"]
+    assert (loaded["measure"], loaded["rps"], loaded["faults"]) == ("fresh", 20.0, [])
+    assert loaded["changes"] > 1
+    assert loaded["replies_compared"] > 3
+    assert loaded["errors"] == loaded["alone_errors"] == 0
+    assert loaded["host_gb"] >= loaded["host_now_gb"] > 0
+    assert "| exact | fp32 | 20 | " in serve_tables(rows)
+
+
 def test_a_live_load_that_fails_is_reported() -> None:
-    with serve.live_loads("127.0.0.1:1", (1, 2)) as faults:  # nothing listens there
+    with (
+        AdminClient("127.0.0.1:1") as client,  # nothing listens there
+        in_background(lambda: client.load(timeout=9.0)) as faults,
+    ):
         pass
     (fault,) = faults
     assert "127.0.0.1:1" in fault

@@ -19,6 +19,7 @@ from grace.bench.result_tables import (
     RESULTS,
     build_tables,
     fleet_document,
+    fresh_tables,
     printed_tables,
 )
 from grace.catalogues.paper.generator import GeneratorKnobs
@@ -42,7 +43,8 @@ BUILD, PASSRATE, BLOCKED = map(
             {
                 mark: performance_document(RESULTS / folder, where)
                 for mark, (folder, where) in MACHINES.items()
-            },
+            }
+            | fresh_tables(read_result(result_tables.FRESH)),
         ),
     ],
     ids=["building", "eligibility", "calibration", "fleet", "performance"],

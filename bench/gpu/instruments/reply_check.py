@@ -4,7 +4,8 @@ The user's strings and the rules' lists decide here which ads a user may see, in
 service's matcher: attribute bits one by one, set values by the rules' lists.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,14 @@ from grace.server.messages import AnsweredBatch, GeneratedBatch
 
 Bools = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]
+
+
+class LeafAds(NamedTuple):
+    """The ads of leaves: ids, the place of each one's leaf, and whether the user may see it."""
+
+    ids: Int64
+    leaf: Int64
+    passes: Bools
 
 
 def check_replies(
@@ -55,19 +64,17 @@ def check_reply(
     reply: RetrieveResponse,
 ) -> str:
     """Return what is wrong with the ads of a reply to these SIDs; "" if nothing is."""
-    ads = snapshot.ads
-    live = leaves != NO_NODE
-    begins, ends = ads.ad_offsets[leaves[live]], ads.ad_offsets[leaves[live] + 1]
-    ordinals = _ranges(begins, ends)
-    rules, of_rule = np.unique(ads.ad_rule[ordinals], return_inverse=True)
-    matched = eligible_rules(snapshot, rules, user)[of_rule]
-    expected = dict(
-        zip(
-            ads.ad_ids[ordinals[matched]].tolist(),
-            np.repeat(scores[live], ends - begins)[matched].tolist(),
-            strict=True,
-        )
-    )
+    live = np.flatnonzero(leaves != NO_NODE)
+    ads = ads_of(snapshot, leaves[live], user)
+    passing = scores[live][ads.leaf[ads.passes]]
+    expected = dict(zip(ads.ids[ads.passes].tolist(), passing.tolist(), strict=True))
+    return fault_of(reply, expected, len(ads.ids), max_ads)
+
+
+def fault_of(
+    reply: RetrieveResponse, expected: Mapping[int, float], generated: int, max_ads: int
+) -> str:
+    """Return what is wrong with a reply, given the eligible ads' scores and the number of all."""
     ineligible = [ad for ad in reply.ad_ids if ad not in expected]
     if ineligible:
         return f"{len(ineligible)} of {len(reply.ad_ids)} ads are not for this user"
@@ -75,16 +82,25 @@ def check_reply(
         return "an ad comes twice"
     wanted = min(max_ads, len(expected))
     counts = (reply.counts.ads_generated, reply.counts.ads_matched, len(reply.ad_ids))
-    if counts != (len(ordinals), len(expected), wanted):
+    if counts != (generated, len(expected), wanted):
         return (
             f"{counts} ads were generated, matched and returned, "
-            f"{(len(ordinals), len(expected), wanted)} are right"
+            f"{(generated, len(expected), wanted)} are right"
         )
     if list(reply.scores) != [expected[ad] for ad in reply.ad_ids]:
         return "scores are not those of the ads' SIDs"
     if list(reply.scores) != sorted(expected.values(), reverse=True)[:wanted]:
         return "other ads are better than those returned"
     return ""
+
+
+def ads_of(snapshot: Snapshot, leaves: npt.NDArray[np.integer], user: UserAttributes) -> LeafAds:
+    ads = snapshot.ads
+    begins, ends = ads.ad_offsets[leaves], ads.ad_offsets[leaves + 1]
+    ordinals = _ranges(begins, ends)
+    rules, of_rule = np.unique(ads.ad_rule[ordinals], return_inverse=True)
+    of_leaf = np.repeat(np.arange(len(leaves)), ends - begins)
+    return LeafAds(ads.ad_ids[ordinals], of_leaf, eligible_rules(snapshot, rules, user)[of_rule])
 
 
 def eligible_rules(
@@ -95,16 +111,16 @@ def eligible_rules(
     passes = np.ones(len(rules), np.bool_)
     rows = targeting.bitmask_table[targeting.rows[rules, 0]]
     for attribute, first in schema.places:
-        for bit in _bits(attribute, first, _values(user, attribute.name)):
+        for bit in _bits(attribute, first, values_of(user, attribute.name)):
             passes &= (rows[:, bit >> 6] >> np.uint64(bit & 63) & np.uint64(1)).astype(np.bool_)
     for s, target_set in enumerate(schema.sets):
         own = targeting.rows[rules, 1 + s]
-        values = _values(user, target_set.name)
+        values = values_of(user, target_set.name)
         passes &= _set_passes(target_set, targeting.sets[s], snapshot.set_values[s], own, values)
     return passes
 
 
-def _values(user: UserAttributes, name: str) -> Sequence[str]:
+def values_of(user: UserAttributes, name: str) -> Sequence[str]:
     values = user.get(name, ())
     return values if isinstance(values, Sequence) else ()
 

@@ -334,6 +334,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
     "attention": ("Attention kernels", _attention_tables),
     "gtm": ("Admission and selection", _gtm_tables),
     "serve": ("The service", serve_tables),
+    "fresh": ("Changes of ads while the service runs", serve_tables),
     "overlap": ("Fidelity of lower precision", _overlap_tables),
     "budget": ("Budget of the decode loop", _budget_tables),
     "others": ("Side by side", _comparison_tables),

@@ -29,8 +29,9 @@ def load_columns(*between: Column, unit: str = "") -> Sequence[Column]:
 
 def serve_tables(rows: Sequence[Row]) -> str:
     stages = ("queue", "input", "features", "generate", "post", "overhead")
+    served_rows = rows_of(rows, "idle", "alone", "load", "saturation")
     served = table_of(
-        rows_of(rows, "idle", "alone", "load", "saturation"),
+        served_rows,
         ("load", "{measure}"),
         ("mode", "{mode}"),
         *load_columns(
@@ -39,9 +40,16 @@ def serve_tables(rows: Sequence[Row]) -> str:
         ),
         ("generate busy", lambda x: f"{x['generate_busy']:.1%}" if "generate_busy" in x else ""),
     )
-    parts = ["Times in ms; the stages' are P50.\n", served]
+    parts = ["Times in ms; the stages' are P50.\n", served] if served_rows else []
     if swaps := rows_of(rows, "swap"):
         parts += ["**While live loads run** back to back\n", _swap_table(swaps)]
+    for row in rows_of(rows, "visible"):
+        what = (
+            f"{row['changes']} changes of {row['ads_changed']:,} ads, {row['precision']}: visible"
+        )
+        parts.append(f"**Without a load**, {what} after {_visible(row)} s (P50, P99, most)\n")
+    if changes := rows_of(rows, "fresh"):
+        parts += ["**While ads change** back to back\n", _changes_table(changes)]
     saturated = [row for row in rows_of(rows, "saturation") if row["cpu"]]
     if saturated:
         parts.append("**A core's time at saturation**, by the server's process and thread\n")
@@ -56,26 +64,55 @@ def _swap_table(rows: Sequence[Row]) -> str:
         took = row["live_load_s"]
         return f"{median(took):.1f}, {max(took):.1f}" if took else ""
 
-    def ratio(row: Row) -> str:
-        alone, with_loads = row["alone_p99_ms"], row["p99_ms"]
-        return f"{with_loads / alone:.2f}x" if alone and with_loads else ""
-
     return table_of(
         rows,
+        *_compared_columns("loads"),
+        ("loads", lambda x: len(x["live_load_s"])),
+        ("seconds of a load: median, most", seconds),
+        ("failed loads", lambda x: "; ".join(x["live_load_faults"]) or "0"),
+        _BOTH_VALID,
+    )
+
+
+def _changes_table(rows: Sequence[Row]) -> str:
+    return table_of(
+        rows,
+        *_compared_columns("changes"),
+        ("changes", "{changes} of {ads_changed:,}"),
+        ("visible, s: P50, P99, most", _visible),
+        ("faults", lambda x: "; ".join(x["faults"]) or "0"),
+        ("replies compared", "{replies_compared:,}"),
+        ("host memory, GB: most, then", "{host_gb:.1f}, {host_now_gb:.1f}"),
+        ("GPU's", "{gpu_gb:.1f}, {gpu_now_gb:.1f}"),
+        _BOTH_VALID,
+    )
+
+
+def _visible(row: Row) -> str:
+    return ", ".join(f"{row[f'visible_p{q}_s']:.2f}" for q in (50, 99, 100) if row["changes"])
+
+
+_BOTH_VALID: Column = ("valid", lambda x: "yes" if x["valid"] and x["alone_valid"] else "no")
+
+
+def _compared_columns(others: str) -> Sequence[Column]:
+    """Return the columns of a load that is made alone, and while the server does other work."""
+
+    def ratio(row: Row) -> str:
+        alone, with_others = row["alone_p99_ms"], row["p99_ms"]
+        return f"{with_others / alone:.2f}x" if alone and with_others else ""
+
+    return (
         ("mode", "{mode}"),
         ("type", "{precision}"),
         ("offered/s", "{rps:g}"),
         ("alone: P50", "{alone_p50_ms:ms}"),
         ("P99", "{alone_p99_ms:ms}"),
         ("errors", lambda x: x["alone_errors"] + x["alone_withdrawn"]),
-        ("with loads: P50", "**{p50_ms:ms}**"),
+        (f"with {others}: P50", "**{p50_ms:ms}**"),
         ("P99", "**{p99_ms:ms}**"),
         ("errors", errors),
         ("P99 with / alone", ratio),
-        ("loads", lambda x: len(x["live_load_s"])),
-        ("seconds of a load: median, most", seconds),
-        ("failed loads", lambda x: "; ".join(x["live_load_faults"]) or "0"),
-        ("valid", lambda x: "yes" if x["valid"] and x["alone_valid"] else "no"),
     )
 
 

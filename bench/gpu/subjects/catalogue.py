@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from grace.catalogues.paper.catalogue import make_paper_catalogue
+from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
 from grace.catalogues.paper.draws import Draws
 from grace.catalogues.paper.population import make_users
 from grace.catalogues.paper.snapshots import paper_snapshot
@@ -87,9 +87,12 @@ class Catalogue:
         ]
 
     @cached_property
+    def paper(self) -> PaperCatalogue:
+        return make_paper_catalogue(self.spec, available_cores())
+
+    @cached_property
     def _made(self) -> Snapshot:
-        threads = available_cores()
-        return paper_snapshot(make_paper_catalogue(self.spec, threads), threads)
+        return paper_snapshot(self.paper, available_cores())
 
 
 def catalogue_spec(sids: int) -> PaperSpec:

@@ -46,7 +46,7 @@ from grace.model.engine.generation import at_once, copy_features, empty_features
 from grace.model.engine.prefix_memo import PrefixMemo
 from grace.model.engine.search_trace import SearchTrace
 from grace.server.engine.memory import EligibilityFacts
-from grace.server.engine.serving_pair import EngineFacts, ServingModel, ServingPair
+from grace.server.engine.serving_pair import EngineFacts, ServingModel, ServingPair, Shown
 from grace.server.messages import (
     AnsweredBatch,
     GeneratedBatch,
@@ -123,6 +123,7 @@ class Surroundings:
             loaded.matcher,
             LiveAds(loaded.snapshot),
             EligibilityFacts(),
+            Shown(0),
         )
 
 

@@ -3,7 +3,9 @@
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +15,7 @@ import torch
 import yaml
 from google.protobuf.json_format import MessageToJson
 
-from grace.bench.gpu.subjects.catalogue import FIRST_VERSION, full_requests
+from grace.bench.gpu.subjects.catalogue import FIRST_VERSION, Catalogue, full_requests
 from grace.bench.gpu.subjects.workload import Workload, random_weights
 from grace.bench.load.client import Load, OpenLoop, ServerTimes, Target
 from grace.bench.load.client_process import run_together
@@ -25,6 +27,7 @@ from grace.bench.result_file import Row
 from grace.bench.running_server import RunningServer, write_server_config
 from grace.client import Tls
 from grace.configs.eligibility import MatcherMode
+from grace.configs.errors import GraceError
 from grace.model.checkpoints.checkpoint import save_checkpoint
 from grace.model.definition.spec import ModelSpec
 from grace.model.engine.decode_weights import PRECISIONS, Precision
@@ -57,6 +60,7 @@ class ServedFiles(NamedTuple):
     checkpoint: Path
     profiles: Path
     warm_up: Path
+    catalogue: Catalogue
     shots: tuple[Shot, ...]
 
 
@@ -93,7 +97,7 @@ def write_files(work: Workload, folder: Path, last: int = FIRST_VERSION) -> Serv
     profiles = folder / "profiles.yaml"
     profiles.write_text(yaml.safe_dump({"generation": generation}), encoding="utf-8")
     shots = tuple(Shot(message.SerializeToString()) for message in messages)
-    return ServedFiles(folder, snapshots, checkpoint, profiles, warm_up, shots)
+    return ServedFiles(folder, snapshots, checkpoint, profiles, warm_up, catalogue, shots)
 
 
 def _checkpoint(device: torch.device, spec: ModelSpec, folder: Path) -> Path:
@@ -161,6 +165,32 @@ class Served(NamedTuple):
         return RunningServer(
             config, log, *arguments, start_seconds=_START_SECONDS, environment=environment
         )
+
+
+@contextmanager
+def in_background(step: Callable[[], object], seconds: float = 0.0) -> Iterator[list[str]]:
+    """Call `step` again and again inside `with`, until it fails; wait for `seconds` between calls.
+
+    Yield the faults, at most one. It is known after the block: then the last call has ended.
+    """
+    faults: list[str] = []
+    stop = threading.Event()
+
+    def repeat() -> None:
+        try:
+            step()
+            while not stop.wait(seconds):
+                step()
+        except GraceError as error:
+            faults.append(str(error))
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield faults
+    finally:
+        stop.set()
+        thread.join()
 
 
 def latencies(

@@ -59,6 +59,12 @@ def holdings_of(pid: int) -> Holdings:
         raise CallError("UNAVAILABLE", "", fault) from None
 
 
+def memory_gb(pid: int, name: str) -> float:
+    """Return a line of a process's status, such as VmHWM, in gigabytes of 10^9 bytes."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024 / 1e9
+
+
 def processes_of(server: int) -> dict[str, int]:
     """Return the ids of a server's process and of its relays, by name."""
     relays = Path(f"/proc/{server}/task/{server}/children").read_text().split()
