@@ -34,6 +34,8 @@ def changing(rng: np.random.Generator, sequence: int) -> list[UpdateAdsRequest]:
     """A DELTA, or a FULL in parts, some of whose changes come from older updates."""
     ids = rng.choice(13, 5, replace=False).tolist()
     rows = [row(ad_id, at=int(rng.integers(3))) for ad_id in ids[:3]]
+    if rng.random() < 0.3:
+        return [update(sequence, stop={"ad": ids})]
     if rng.random() < 0.7:
         return [update(sequence, put=rows, remove=ids[3:])]
     parts, old = int(rng.integers(1, 4)), int(rng.integers(sequence + 1))
