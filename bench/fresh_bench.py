@@ -8,6 +8,7 @@ mode `exact`. Gigabytes are 10^9 bytes.
 """
 
 import argparse
+import ctypes
 import gc
 import json
 import os
@@ -78,6 +79,7 @@ def _once(
     change, threads = changes.change(number, ads), available_cores()
     rows = [json.dumps(row).encode() for row in change.puts]
     gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # or the arrays of the last change leave memory for these
     Path("/proc/self/clear_refs").write_text(_FORGET_PEAK, encoding="utf-8")
     held = memory_gb(os.getpid(), "VmRSS")
     begin = time.perf_counter()

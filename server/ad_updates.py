@@ -128,7 +128,7 @@ class AdUpdates:
         self.sent: Future[None] = Future()
         if not config.await_sender:
             self.sent.set_result(None)
-        self.facts = self._note_facts()
+        self._note_facts()
         self._changed = threading.Condition()  # guards the five that follow
         self._waiting: list[Waiting] = []
         self._early: list[Waiting] = []
@@ -353,7 +353,7 @@ class AdUpdates:
         if any(update.parts for update in updates):
             self._parts = Parts()
         self._awaits_full = False
-        self.facts = self._note_facts()
+        self._note_facts()
         if any(update.changes_ads for update in updates):
             self._changed_ads()
 
@@ -362,13 +362,19 @@ class AdUpdates:
             Updated(self._state.sequence, applied, waiting.update, waiting.refused)
         )
 
-    def _note_facts(self) -> UpdateFacts:
-        state = self._state
+    def _note_facts(self) -> None:
+        state, changes = self._state, self._state.ads
+        stopped = {level: len(ids) for level, ids in state.stopped.items()}
+        self.facts = UpdateFacts(
+            sequence=state.sequence,
+            stopped=stopped,
+            weights=len(state.weights),
+            awaits_full=self._awaits_full,
+            last_change=changes.last,
+            rebased=changes.rebased,
+        )
         if not self._awaits_full and not self.complete.done():
             self.complete.set_result(None)
-        stopped = {level: len(ids) for level, ids in state.stopped.items()}
-        changes = state.ads.last, state.ads.rebased
-        return UpdateFacts(state.sequence, stopped, len(state.weights), self._awaits_full, *changes)
 
     def _fail(self, waiting: Waiting, failure: ServiceError, result: UpdateResult) -> None:
         self._count(result, 1)

@@ -100,13 +100,14 @@ def _refusal(begin: int, reject: Reject) -> RefusedPut:
 def read_kept(message: bytes) -> AdUpdate:
     """Read an update of the log, whose rows were taken once."""
     update = read_update(message, bounded=False)
-    return replace(update, put_ids=tuple(json.loads(row)["ad_id"] for row in update.put))
+    rows = (json.loads(row, strict=False) for row in update.put)
+    return replace(update, put_ids=tuple(row["ad_id"] for row in rows))
 
 
 def _batch(rows: Sequence[bytes]) -> pa.RecordBatch:
     lines = []
     for place, row in enumerate(rows, start=1):
-        line = row.replace(b"\n", b" ").replace(b"\r", b" ").strip()
+        line = row.replace(b"\n", b" ").replace(b"\r", b" ").strip(b" \t")
         # Between such lines, no object can begin in one and end in another.
         if not (line.startswith(b"{") and line.endswith(b"}")):
             raise InputError(f"{_ADDRESS}: row {place}: not a JSON object; send one for each ad")

@@ -89,7 +89,7 @@ class ChangedAds:
             return
         if update.full:
             self._of = dict(sorted(self._of.items(), key=lambda item: item[1][0]))
-            if self._takes_back():
+            if self._takes_back(update.sequence):
                 self.rebased = self.last = update.sequence
             self._before = self._of
         if self._of:
@@ -133,13 +133,14 @@ class ChangedAds:
         if known is not None:
             self.row_bytes -= len(known[1] or b"")
 
-    def _takes_back(self) -> bool:
-        """Return whether a snapshot with the changes before would need more than the later ones."""
-        before, last = self._before, self.last
+    def _takes_back(self, sequence: int) -> bool:
+        """Return whether a snapshot with the changes before would need others than those of this
+        update."""
+        before = self._before
         if any(ad_id not in self._of for ad_id in before):
             return True
         return any(
-            changed_at <= last and before.get(ad_id) != (changed_at, row)
+            changed_at < sequence and before.get(ad_id) != (changed_at, row)
             for ad_id, (changed_at, row) in self._of.items()
         )
 

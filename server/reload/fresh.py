@@ -66,7 +66,8 @@ def _with_some(
         some = [{"ad_id": ad_id, "column": each.column} for ad_id, each in faults.items()]
         LOG.error("puts_refused", extra={"puts": len(faults), "some": some[:_MOST_LOGGED]})
     removed = np.sort(np.array([ad_id for ad_id in step if ad_id not in rows], np.int64))
-    for changes in (*taken.pieces, Changes(None, removed)):
+    first, *others = taken.pieces or (Changes(),)
+    for changes in (replace(first, removed=removed), *others):
         if len(changes.removed) or changes.puts is not None:
             snapshot = applied(snapshot, changes, threads, mapped_memory)
     put = np.sort(np.array(taken.ids, np.int64))

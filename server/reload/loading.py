@@ -142,8 +142,9 @@ class Loader:
         updates, snapshot, shown = self.updates, served.snapshot, served.shown
         if updates is None or shown.sequence >= updates.facts.last_change:
             return served
-        if shown.changes and shown.sequence < updates.facts.rebased:
-            snapshot, shown = unchanged(self._version(snapshot.facts.version))
+        if shown.sequence < updates.facts.rebased:
+            version = snapshot.facts.version
+            snapshot, shown = unchanged(self._version(version) if shown.changes else snapshot)
         snapshot, shown = with_changes(snapshot, shown, updates, self.device)
         if snapshot is served.snapshot:
             return replace(served, shown=shown)

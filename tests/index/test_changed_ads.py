@@ -34,6 +34,8 @@ def changing(rng: np.random.Generator, sequence: int) -> list[UpdateAdsRequest]:
     """A DELTA, or a FULL in parts, some of whose changes come from older updates."""
     ids = rng.choice(13, 5, replace=False).tolist()
     rows = [row(ad_id, at=int(rng.integers(3))) for ad_id in ids[:3]]
+    if rng.random() < 0.3:
+        return [update(sequence, stop={"ad": ids})]
     if rng.random() < 0.7:
         return [update(sequence, put=rows, remove=ids[3:])]
     parts, old = int(rng.integers(1, 4)), int(rng.integers(sequence + 1))
@@ -116,6 +118,7 @@ FAULTS: list[tuple[Any, str]] = [
     ('{"sid": [1, 2]}', "ad_id"),
     ("{}", "ad_id"),
     ("", "not a JSON object; send one for each ad"),
+    ("\v" + row(7), "not a JSON object; send one for each ad"),
     ("[1]", "not a JSON object; send one for each ad"),
     ('{"ad_id": 7', "not a JSON object"),
     ('{"ad_id": 7}}', ""),
@@ -141,3 +144,16 @@ def test_rows_that_fail_are_refused_together_once_too_many_have(
     assert any("rows that were read together" in fault for fault in found.values())
     repeated = "ad_id: is repeated; no copy of it is taken"
     assert refused(row(5), row(6), row(5)) == {0: repeated, 2: repeated}
+
+
+@examples(300)
+@given(st.data())
+def test_the_log_replays_every_row_that_was_taken(data: st.DataObject) -> None:
+    """A row that Python cannot read would keep the server from starting."""
+    good = row(7, country=["NO"], title="x y").encode()
+    begin, end = sorted(data.draw(st.integers(0, len(good))) for _ in range(2))
+    piece = data.draw(st.text(' \t\n\r\v\f\0{}[],:"\\\\u0deE19.-\ufeff\xa0', max_size=5)).encode()
+    mangled = good[:begin] + piece + good[end if data.draw(st.booleans()) else begin :]
+    taken = take_puts(SNAPSHOT, [row(5).encode(), mangled, row(6).encode()], 1)
+    rows = [row(5), *[mangled.decode()] * (len(taken.ids) == 3), row(6)]
+    assert read_kept(update(1, put=rows).SerializeToString()).put_ids == taken.ids

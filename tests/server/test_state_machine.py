@@ -52,9 +52,14 @@ def missing(version: Path) -> None:
 def test_a_pin_holds_over_starts_and_ends_with_a_newer_version_that_loads(machine: Machine) -> None:
     """These steps in this order, however many sequences are drawn."""
     weights = {ad: float(place) for place, ad in enumerate(machine.some_ads)}
-    machine.updated(stop={"ad": [*machine.some_ads[:3], *NOWHERE]}, weights=weights)
+    machine.updated(stop={"ad": [*machine.some_ads[:3], *NOWHERE[1:]]}, weights=weights)
+    put = [machine.row(new, old) for new, old in zip(NOWHERE[:3], machine.some_ads, strict=False)]
+    machine.updated(put=put, remove=machine.some_ads[3:])  # all but one are stopped
     machine.published(2)
-    bad = machine.published_another(1, missing)
+    machine.updated(put=[machine.row(machine.some_ads[3], machine.some_ads[1])])
+    bad = machine.published_another(1, missing, mark=2)
+    machine.published_another(1, mark=2)  # it has the puts before
+    machine.published(2)
     machine.rolled_back(1)
     machine.loaded(2)  # refused, while the pin holds
     machine.updated(resume={"ad": machine.some_ads[1:3]}, unweight=machine.some_ads[:2])

@@ -18,6 +18,7 @@ from support.fresh_ads import changed_pair, table_row, table_rows
 from support.live_snapshots import LiveRoot
 from support.oracle import RawAd
 from support.plain_updates import PlainState, named
+from support.retrieve_calls import Outcome
 from support.serving_files import ServingFiles, model_spec
 from support.stage_cases import (
     JsonRequest,
@@ -172,11 +173,15 @@ Changes: TypeAlias = frozenset[tuple[int, int, str | None]]
 
 @dataclass(frozen=True)
 class Live:
-    """What updates change for requests: the levels and ids that are stopped, weights, and ads."""
+    """What updates change for requests: the levels and ids that are stopped, weights, and ads.
+
+    settled  whether the ads do not change just now
+    """
 
     stopped: frozenset[tuple[str, int]] = frozenset()
     weights: frozenset[tuple[int, float]] = frozenset()
     changes: Changes = frozenset()
+    settled: bool = True
 
     @staticmethod
     def under(updates: PlainState) -> "Live":
@@ -185,6 +190,19 @@ class Live:
 
     def stops(self, ads: Iterable[RawAd]) -> set[int]:
         return {ad.ad_id for ad in ads if self.stopped & {("ad", ad.ad_id), *ad.entities.items()}}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A call's outcome, and the state of updates before and after it.
+
+    A state has two steps for each update, begun and acknowledged, and what is live in any case.
+    """
+
+    request: int
+    before: tuple[int, Live]
+    after: tuple[int, Live]
+    outcome: Outcome
 
 
 @dataclass(frozen=True)

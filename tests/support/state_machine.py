@@ -5,7 +5,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 from time import sleep
@@ -23,8 +22,8 @@ from support.operators import operator_of
 from support.oracle import RawAd
 from support.plain_replies import ads_of_a_sid
 from support.plain_replies import assert_plain as plain_rules
-from support.plain_server import Answers, Catalogue, Live, Plain, RefusedError
-from support.retrieve_calls import Caller, Outcome, message
+from support.plain_server import Answers, Catalogue, Live, Plain, RefusedError, Seen
+from support.retrieve_calls import Caller, message
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
 from support.stage_cases import GENERATION, JsonRequest
@@ -39,19 +38,6 @@ NOWHERE = range(10**15, 10**15 + 12)
 FAULTY = '{"ad_id": 7, "sid": [1, 1, 1, 65535]}'
 ENTITIES = ("campaign", "advertiser")
 RESULTS = ("applied", "repeated", "refused", "failed", "part")
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A call's outcome, and the state of updates before and after it.
-
-    A state has two steps for each update, begun and acknowledged, and what is live in any case.
-    """
-
-    request: int
-    before: tuple[int, Live]
-    after: tuple[int, Live]
-    outcome: Outcome
 
 
 class Machine(RuleBasedStateMachine):
@@ -217,7 +203,7 @@ class Machine(RuleBasedStateMachine):
         return json_row({**self.answers.rows[like], "ad_id": ad_id})
 
     def updated(self, ahead: int = 1, **changes: Any) -> None:
-        """Send an update, and a put that is refused with each of others."""
+        """Send an update. To its puts, add one that is refused."""
         sequence = max(1, self.plain.updates.sequence + ahead)
         request, real = (update(sequence, wait_visible=True, **changes) for _ in range(2))
         real.put.extend([FAULTY] * (len(request.put) > 0))
@@ -226,7 +212,9 @@ class Machine(RuleBasedStateMachine):
         def plainly() -> bool:
             applied = self.plain.update(request)
             now = Live.under(self.plain.updates)
-            self.state = steps + 1, Live(before.stopped & now.stopped)
+            settled = before.changes == now.changes
+            both = before.stopped & now.stopped
+            self.state = steps + 1, Live(both, changes=now.changes, settled=settled)
             return applied
 
         def really() -> bool:
@@ -385,11 +373,10 @@ class Machine(RuleBasedStateMachine):
             self.assert_plain(request, reply, live)
         elif ended - begun < 4:  # too few steps to resume an ad and stop it again
             stops = Live(live.stopped & later.stopped)
-            before = Catalogue.of(self.plain, reply.snapshot_version, live)
-            known = (self.answers.ads(before).get(ad_id) for ad_id in reply.ad_ids)
             assert not stops.stopped & {("ad", ad_id) for ad_id in reply.ad_ids}
-            if live.changes == later.changes:
-                assert not stops.stops(filter(None, known))
+            if live.changes == later.changes and live.settled and later.settled:
+                ads = self.answers.ads(Catalogue.of(self.plain, reply.snapshot_version, live))
+                assert not stops.stops(ads[ad_id] for ad_id in reply.ad_ids)
 
     def assert_plain(self, request: JsonRequest, reply: RetrieveResponse, live: Live) -> None:
         """Require the plain reply, bit for bit but for the times, and the plain rules for it."""
