@@ -34,6 +34,7 @@ from grace.index.matchers.exact_lists import ExactLists, postings, rules_of_leav
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, require_ids
 from grace.index.targeting.rules import gather_spans
+from grace.index.updates.id_map import distinct
 
 
 def applied(
@@ -43,7 +44,7 @@ def applied(
     editor = Editor(threads, allocate)
     puts = _in_order(snapshot, changes.puts, threads)
     ids = np.concatenate([puts.columns.ad_ids, np.asarray(changes.removed, np.int64)])
-    if len(np.unique(ids)) < len(ids):
+    if len(distinct(ids)) < len(ids):
         raise ValueError("changes: an ad is changed twice: pass the last change of each")
     old = snapshot.ads
     ordinals = old.ordinals(ids)
