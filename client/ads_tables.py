@@ -131,8 +131,7 @@ class AdsFolderFollower(Follower):
                 if not may_pass(error):
                     raise
                 self._wait_after(error)
-            if self._fault:
-                self._page()
+            self._page(bool(self._fault))
             sleep(RETRY_SECONDS if self._fault else LOOK_SECONDS)
 
     def _send_new(self) -> bool:
@@ -152,17 +151,14 @@ class AdsFolderFollower(Follower):
                     self._show(refused, True)
                 of_refused = f", {len(sent.refused):,} refused" if sent.refused else ""
                 self._show(f"{name}: {sent.put:,} ads put{of_refused}", False)
-        except CallError as error:
-            if may_pass(error):
-                raise
-            fault = str(error)
         except GraceError as error:
+            if isinstance(error, CallError) and may_pass(error):
+                raise
             fault = str(error)
         except OSError as error:
             fault = f"{error.filename or self._folder}: {error.strerror or error}"
         if fault != self._fault:
             self._fault = fault
-            self._page_again()
             self._show(fault or f"{self._folder}: followed again", bool(fault))
         return any_sent
 

@@ -47,14 +47,12 @@ class Follower:
             self._show(self._waits_after, True)
         sleep(RETRY_SECONDS)
 
-    def _page_again(self) -> None:
-        """The next fault is paged at once."""
-        self._paged = -math.inf
-
-    def _page(self) -> None:
-        """Call this while there is a fault. Each minute it sends an empty update, which the server
-        refuses, so that its alerts fire."""
-        if monotonic() >= self._paged + PAGE_SECONDS:
+    def _page(self, faulty: bool) -> None:
+        """Send an empty update each minute while there is a fault: the server refuses it, so that
+        its alerts fire."""
+        if not faulty:
+            self._paged = -math.inf
+        elif monotonic() >= self._paged + PAGE_SECONDS:
             self._paged = monotonic()
             with suppress(CallError):
                 self._client.update_ads(UpdateAdsRequest(), self._timeout)

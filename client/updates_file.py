@@ -147,8 +147,7 @@ class UpdatesFollower(Follower):
                 self._file.begin_again()
             except OSError as error:
                 self._cannot_read(error)
-            if self._fault or self._failed_looks * LOOK_SECONDS >= RETRY_SECONDS:
-                self._page()
+            self._page(bool(self._fault) or self._failed_looks * LOOK_SECONDS >= RETRY_SECONDS)
             sleep(LOOK_SECONDS)
 
     def _last_update(self, *, all_sent: bool = False) -> int:
@@ -245,7 +244,6 @@ class UpdatesFollower(Follower):
     def _go_on(self) -> None:
         if self._fault:
             self._show(f"{self._path}: followed again", False)
-            self._page_again()
         self._fault = ""
 
     def _cannot_read(self, error: OSError) -> None:

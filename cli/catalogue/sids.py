@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -11,11 +11,6 @@ from grace.cli.progress import progress_bars
 from grace.cli.reports import print_facts
 from grace.configs.errors import InputError
 from grace.configs.options import CodebookSpec, Option
-
-if TYPE_CHECKING:
-    from grace.index.codebook.items import Items
-    from grace.index.codebook.report import SidReport
-    from grace.index.progress import Progress
 
 _FEW_ITEMS, _NEARLY_ALL = 1000, 0.95
 
@@ -58,8 +53,15 @@ def sids(
     if out is None:
         what = "folder for the codebook" if codebook is None else "file for the SIDs"
         raise typer.BadParameter(f"name a {what}", param_hint="--out")
+    from grace.index.codebook.make import give_sids, make_codebook
+
     with progress_bars() as progress:
-        report = _report(items, spec, out, codebook, progress)
+        if codebook is None:
+            from grace.model.codebook.kmeans import learn_codebook
+
+            report = make_codebook(items, spec, out, learn_codebook, progress)
+        else:
+            report = give_sids(items, codebook, out, progress)
     if as_json:
         print(json.dumps({"out": str(out), **report.to_json()}, indent=1))
         return
@@ -70,18 +72,6 @@ def sids(
             "Nearly every item has a SID to itself, so its last token only numbers it. You may "
             "keep these SIDs; fewer --codes or --levels would give a smaller model"
         )
-
-
-def _report(
-    items: "Items", spec: CodebookSpec, out: Path, codebook: Path | None, progress: "Progress"
-) -> "SidReport":
-    from grace.index.codebook.make import give_sids, make_codebook
-
-    if codebook is not None:
-        return give_sids(items, codebook, out, progress)
-    from grace.model.codebook.kmeans import learn_codebook
-
-    return make_codebook(items, spec, out, learn_codebook, progress)
 
 
 def _of_folder(data: Path) -> tuple[Any, Path | None]:

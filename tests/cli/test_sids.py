@@ -207,6 +207,26 @@ def test_a_damaged_codebook_and_items_of_another_one_are_refused(
         extend(given, codebook)
 
 
+def test_new_items_get_sids_by_a_codebook_that_stays_as_it_is(kept: Path, tmp_path: Path) -> None:
+    before = {file.name: file.read_bytes() for file in kept.iterdir()}
+    new, out = (
+        write(tmp_path / "new.parquet", ["a", "b"], vectors()[5:7]),
+        tmp_path / "sids.parquet",
+    )
+    command = ("sids", "--codebook", kept, "--embeddings", new)
+    assert reported(*command, "--out", out)["items"] == 2
+    assert [*sids_of(out).items()] == [
+        ("a", sids_of(kept / "sids.parquet")["sku-5"]),
+        ("b", sids_of(kept / "sids.parquet")["sku-6"]),
+    ]
+    assert pq.read_schema(out).metadata == pq.read_schema(kept / "sids.parquet").metadata
+    assert {file.name: file.read_bytes() for file in kept.iterdir()} == before
+    assert "name a file for the SIDs" in invoke_grace(*command).stderr
+    write(new, ["a"], vectors()[:1, :7])
+    fault = complaint(*command, "--out", out)
+    assert "vector '7 numbers': others have 9" in fault
+
+
 def test_an_existing_codebook_stays_unless_force_is_given(codebook: Path, tmp_path: Path) -> None:
     before = (codebook / "codebook.yaml").read_text()
     items = write(tmp_path / "items.parquet", list(range(99)), vectors()[:99])

@@ -226,8 +226,13 @@ def test_tables_that_come_into_a_folder_are_sent_in_the_order_of_their_names(
         follower.wait_done("c.parquet: 1 ads put")
         put_in(incoming, "a.parquet", catalogue.like(first, NEW + 2))
         catalogue.wait_shown({*own, NEW, NEW + 2})
+        refused = operated.metric("grace_updates_total", result="refused")
         (incoming / "d.parquet").write_text("no table")
         follower.wait_fault(1, f"{incoming}/d.parquet: not a readable Parquet file")
+        operated.wait_until(
+            lambda: operated.metric("grace_updates_total", result="refused") == refused + 1,
+            "the server counts the fault, so that its alert fires",
+        )
         put_in(incoming, "e.parquet", catalogue.like(first, NEW + 5))
         os.utime(incoming / "b.parquet")
         catalogue.wait_shown({*own, NEW + 2})
@@ -264,6 +269,26 @@ def test_no_table_is_lost_if_follower_and_server_are_killed_or_the_server_loses_
                 server.wait_ready()
                 steps.assert_kept(server, number)
             assert not [each for each in follower.faults if "UNAVAILABLE" not in each]
+
+
+@pytest.mark.parametrize(
+    ("noted", "fault"),
+    [
+        ("junk", "is not a list of tables that were sent; remove it, and all are sent again"),
+        ('{"sequence": 7}', "is not a list of tables that were sent"),
+        (None, "Is a directory; name another file with --sent"),
+    ],
+)
+def test_a_note_of_sent_tables_that_cannot_be_used_ends_the_command(
+    operated: ServerProcess, incoming: Path, tmp_path: Path, noted: str | None, fault: str
+) -> None:
+    sent = tmp_path / "sent"
+    if noted is None:
+        sent.mkdir()
+    else:
+        sent.write_text(noted)
+    found = complaint("admin", "follow", incoming, "--sent", sent, "--address", operated.admin)
+    assert found.startswith(f"{sent}: {fault}")
 
 
 @dataclass
