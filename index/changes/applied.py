@@ -34,6 +34,7 @@ from grace.index.matchers.exact_lists import ExactLists, postings, rules_of_leav
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, require_ids
 from grace.index.targeting.rules import gather_spans
+from grace.index.updates.id_map import distinct
 
 
 def applied(
@@ -43,7 +44,7 @@ def applied(
     editor = Editor(threads, allocate)
     puts = _in_order(snapshot, changes.puts, threads)
     ids = np.concatenate([puts.columns.ad_ids, np.asarray(changes.removed, np.int64)])
-    if len(np.unique(ids)) < len(ids):
+    if len(distinct(ids)) < len(ids):
         raise ValueError("changes: an ad is changed twice: pass the last change of each")
     old = snapshot.ads
     ordinals = old.ordinals(ids)
@@ -119,9 +120,8 @@ def _entities(editor: Editor, old: Entities, of_ads: Edit, ids: Int64) -> Entiti
     found = bisected(lambda at: old.ids[at], zeros, zeros + len(old), wanted)
     first = np.ones(len(wanted), np.bool_)
     first[1:] = wanted[1:] != wanted[:-1]
-    owners = old.of_ad[of_ads.removed].astype(np.int64)
-    leaving = of_ads.removed[owners != NO_ENTITY]
-    owners = owners[owners != NO_ENTITY]
+    leaving = of_ads.removed[old.of_ad[of_ads.removed] != NO_ENTITY]
+    owners = old.of_ad[leaving].astype(np.int64)
 
     def members(begins: Int64, ends: Int64, ordinals: Int64) -> Int64:
         return bisected(lambda at: old.ads[at], old.offsets[begins], old.offsets[ends], ordinals).at
@@ -157,10 +157,11 @@ def _exact(
     changed = rules_of_leaves(offsets, rule_of, ruled.rules, editor.threads)
     of_leaves = editor.lists((lists.leaf_offsets, lists.leaf_rules), leaves.edit, changed)
     require_ids(len(of_leaves[1]), "rules of leaves")
-    named, values, found = iter(lists.postings), iter(ruled.set_values), []
-    for part, before in zip(ruled.rules.parts, old.rules.parts, strict=True):
-        if part.has_values:
-            of_part, own = next(named), next(values)
-            same = part is before
-            found.append(of_part if same else postings(part, len(own), editor.threads))
-    return ExactLists(*of_leaves, tuple(found), ruled.rules.num_rules)
+    named, before = ([p for p in each.parts if p.has_values] for each in (ruled.rules, old.rules))
+    found = tuple(
+        own if part is same else postings(part, len(values), editor.threads)
+        for part, same, own, values in zip(
+            named, before, lists.postings, ruled.set_values, strict=True
+        )
+    )
+    return ExactLists(*of_leaves, found, ruled.rules.num_rules)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from grace.index.allocation import Allocate, plain_memory
 from grace.index.forms.lists import group_column
 from grace.index.targeting.rules import Column, Groups, Lists, rows_in, span_places
+from grace.index.updates.id_map import distinct
 from grace.native.loader import array_in, array_out, declare
 
 Array = npt.NDArray[Any]
@@ -74,7 +75,7 @@ class Edit:
     def runs(self) -> Int64:
         """Where rows that stay together begin, where they end, and where they move.   [3, runs]"""
         blocks = np.append(np.arange(0, self.size, _MOST_ROWS), self.size)
-        cuts = np.unique(np.concatenate([blocks, self.removed, self.removed + 1, self.at]))
+        cuts = distinct(np.concatenate([blocks, self.removed, self.removed + 1, self.at]))
         assert (np.diff(self.removed) > 0).all()
         assert (np.diff(self.at) >= 0).all()
         assert (cuts[0], cuts[-1]) == (0, self.size), "a row out of range"
@@ -220,7 +221,7 @@ def regrouped(
     stays  a group without members does not go
     """
     owners = np.searchsorted(offsets, removed.astype(offsets.dtype), "right") - 1
-    changed = np.unique(np.concatenate([owners, joining.at[joining.there]]))
+    changed = distinct(np.concatenate([owners, joining.at[joining.there]]))
     lost = np.bincount(np.searchsorted(changed, owners), minlength=len(changed))
     won = np.searchsorted(changed, joining.at[joining.there])
     sizes = offsets[changed + 1].astype(np.int64) - offsets[changed]

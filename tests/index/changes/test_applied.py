@@ -20,6 +20,7 @@ from grace.index.storage import load_snapshot, write_snapshot
 from grace.index.users.user_rows import UserEncoder
 from grace.index.verify import require_built
 from grace.kernels import DecodeIndex, UserTensors, with_eligible
+from grace.kernels.eligibility.batch import eligible_nodes_on_gpu
 from support.arrays import assert_same_arrays
 from support.changed_ads import (
     NATIVE,
@@ -34,6 +35,7 @@ from support.changed_ads import (
     with_changes,
 )
 from support.decode_cases import CPU
+from support.emulated_cuda import emulated_cuda
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
 from support.strategies import (
@@ -149,6 +151,15 @@ def test_all_ads_may_go_and_come_back(case: Case, seed: int) -> None:
     back = with_changes(gone, case, again)
     assert_sound(back)
     assert_answers(back, assert_built(back, case, ads), case, [*ads.values()])
+
+
+def test_a_gpu_admits_no_node_of_a_snapshot_without_ads() -> None:
+    case = random_case(np.random.default_rng(1), num_users=17)
+    gone = with_changes(base_of(case), case, [*by_id(case)])
+    users = UserEncoder(case.schema, gone.set_values).encode([*map(asking, case.users)])
+    tensors, index = UserTensors.of(users, CPU), DecodeIndex.of(gone, CPU)
+    with emulated_cuda():
+        assert not eligible_nodes_on_gpu(tensors, index).any()
 
 
 def test_a_snapshot_without_ads_is_not_written(tmp_path: Path) -> None:
