@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -168,3 +169,12 @@ def test_puts_before_there_is_a_snapshot_are_refused_and_stops_are_taken(tmp_pat
         put.result(30)
     assert updates.submit(update(1, stop={"ad": [7]}).SerializeToString()).result(30).applied
     updates.close(30.0)
+
+
+@pytest.mark.usefixtures("no_collections")
+def test_the_pair_before_a_change_is_freed_at_once(scene: Scene) -> None:
+    for ad_id in NEW[:3]:
+        before = weakref.ref(scene.pair), weakref.ref(scene.pair.index.csr_tokens)
+        scene.update(put=[scene.row(ad_id)], remove=[1])
+        scene.show()
+        assert [part() for part in before] == [None, None]
