@@ -17,15 +17,11 @@ NO_NODE = -1
 
 @dataclass(frozen=True)
 class SidTrie:
-    """
-    node_offsets  int32 [internal nodes + 1]   child entries of node i: node_offsets[i] .. [i + 1]
-    csr_tokens    uint16 [child entries]       strictly ascending within a node
-    """
-
     vocab_sizes: tuple[int, ...]
     level_counts: tuple[int, ...]  # nodes per level: 1, ..., number of SIDs
+    # [internal nodes + 1], child entries of node i: node_offsets[i] .. [i + 1]
     node_offsets: npt.NDArray[np.int32]
-    csr_tokens: npt.NDArray[np.uint16]
+    csr_tokens: npt.NDArray[np.uint16]  # [child entries]: strictly ascending within a node
 
     @property
     def sid_length(self) -> int:

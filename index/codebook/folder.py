@@ -39,13 +39,7 @@ _BATCH_ROWS = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class CodebookFacts:
-    """The content of codebook.yaml.
-
-    items    the number from which the codebook was learned
-    sample   the number of these that k-means saw
-    errors   by level: see LevelReport
-    digest   XXH3-128 of codebook.safetensors
-    """
+    """The content of codebook.yaml."""
 
     format: int
     sid_space: str
@@ -53,10 +47,10 @@ class CodebookFacts:
     dims: int
     seed: int
     balance: float
-    items: int
-    sample: int
-    errors: tuple[float, ...]
-    digest: str
+    items: int  # the number from which the codebook was learned
+    sample: int  # the number of these that k-means saw
+    errors: tuple[float, ...]  # by level: see LevelReport
+    digest: str  # XXH3-128 of codebook.safetensors
 
     def __post_init__(self) -> None:
         if self.format != 1:

@@ -31,15 +31,12 @@ _NUMBERS_AT_A_TIME = 1 << 23
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Items that can be read several times, in the same order.
-
-    theirs  the tables' names of `item_id` and `vector`
-    wanted  ids as texts: only items with these ids and a usable vector are read; None: all items
-    """
+    """Items that can be read several times, in the same order."""
 
     files: Sequence[TableFile]
-    theirs: Mapping[str, str]
+    theirs: Mapping[str, str]  # the tables' names of `item_id` and `vector`
     dims: int
+    # ids as texts: only items with these ids and a usable vector are read; None: all items
     wanted: Ids | None = None
 
     @property

@@ -43,12 +43,11 @@ class ListColumn:
 
     The words are the codes of values; for a column of groups the size of each group, and the codes
     in it; for a column of numbers the two halves of a float64.
-    offsets int64 [rows + 1], valid uint8 [rows], codes int32 [...]
     """
 
-    offsets: npt.NDArray[np.int64]
-    valid: npt.NDArray[np.uint8]
-    codes: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]  # [rows + 1]
+    valid: npt.NDArray[np.uint8]  # [rows]
+    codes: npt.NDArray[np.int32]  # [...]
 
 
 @dataclass(frozen=True, slots=True)
