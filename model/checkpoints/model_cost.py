@@ -26,16 +26,12 @@ _PAPER_GFLOPS: dict[tuple[int, ...], float] = {
 
 @dataclass(frozen=True, slots=True)
 class BeamCost:
-    """The decoder's cost with some beams.
+    """The decoder's cost with some beams."""
 
-    profile      None for beams of the paper that are no profile of the configuration
-    paper_gflop  the paper's number for its model with these beams, else None
-    """
-
-    profile: str | None
+    profile: str | None  # None for beams of the paper that are no profile of the configuration
     beams: tuple[int, ...]
     gflop: float
-    paper_gflop: float | None
+    paper_gflop: float | None  # the paper's number for its model with these beams, else None
 
 
 @dataclass(frozen=True, slots=True)

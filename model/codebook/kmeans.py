@@ -35,16 +35,11 @@ Prices = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Points and their codes.
+    """Points and their codes."""
 
-    codes   int64 [points]
-    counts  int64 [codes]
-    errors  float64 [points]   squared distance from the own centre
-    """
-
-    codes: Tensor
-    counts: Tensor
-    errors: Tensor
+    codes: Tensor  # int64 [points]
+    counts: Tensor  # int64 [codes]
+    errors: Tensor  # float64 [points]: squared distance from the own centre
 
     @classmethod
     def of(cls, points: Tensor, level: Level) -> "Served":

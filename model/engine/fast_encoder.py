@@ -104,21 +104,14 @@ class _Places:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The inputs of a block's sequences, and memory for their results.
-
-    mask      bool [B, T]           of all sequences' tokens
-    openings  [B, 1, runs * d_ff]   by which hidden rows are multiplied
-    qkv       [B, T, 3 * d]         queries, keys and values
-    attended  [B, T, d]
-    hidden    [B, T, d_ff]
-    """
+    """The inputs of a block's sequences, and memory for their results."""
 
     layers: FastSequences
-    mask: Tensor
-    openings: Tensor
-    qkv: Tensor
-    attended: Tensor
-    hidden: Tensor
+    mask: Tensor  # bool [B, T] of all sequences' tokens
+    openings: Tensor  # [B, 1, runs * d_ff] by which hidden rows are multiplied
+    qkv: Tensor  # [B, T, 3 * d]: queries, keys and values
+    attended: Tensor  # [B, T, d]
+    hidden: Tensor  # [B, T, d_ff]
 
     @staticmethod
     def empty(layers: FastSequences, mask: Tensor, like: Tensor) -> "_Reading":

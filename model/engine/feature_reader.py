@@ -52,21 +52,15 @@ _CORES_PER_THREAD = 4
 
 @dataclass(frozen=True, slots=True)
 class FeatureLookups:
-    """B requests, inputs of each kind in declared order.
+    """B requests, inputs of each kind in declared order."""
 
-    dense        float32 [B, numbers]         as sent, or `squashed`
-    categorical  int32 [B, inputs]            rows of the categorical tables
-    bag_offsets  int32 [B * bags + 1]         a request's bags are neighbours
-    bag_rows     int32 [n]                    rows of the bags' tables
-    events       int32 [B, places, ids]       rows of the events' tables, their sum is the event's
-                                              state; each sequence has as many places as its longest
-                                              and what is not there has the row of zeros, the last
-    """
-
-    dense: Tensor
-    categorical: Tensor
-    bag_offsets: Tensor
-    bag_rows: Tensor
+    dense: Tensor  # float32 [B, numbers]: as sent, or `squashed`
+    categorical: Tensor  # int32 [B, inputs]: rows of the categorical tables
+    bag_offsets: Tensor  # int32 [B * bags + 1]: a request's bags are neighbours
+    bag_rows: Tensor  # int32 [n]: rows of the bags' tables
+    # int32 [B, places, ids]: rows of the events' tables, their sum is the event's state; each
+    # sequence has as many places as its longest and what is not there has the row of zeros, the
+    # last
     events: Tensor
 
     def tensors(self) -> tuple[Tensor, ...]:
@@ -75,16 +69,13 @@ class FeatureLookups:
 
 @dataclass(frozen=True, slots=True)
 class EventRows:
-    """Where a sequence's events are in a batch, and where the tables of its ids begin.
-
-    tokens  of each SID position;   side  of each side input
-    """
+    """Where a sequence's events are in a batch, and where the tables of its ids begin."""
 
     places: slice
-    tokens: tuple[int, ...]
+    tokens: tuple[int, ...]  # of each SID position
     age: int
     position: int
-    side: tuple[int, ...]
+    side: tuple[int, ...]  # of each side input
 
 
 def event_rows_of(spec: ModelSpec) -> tuple[tuple[EventRows, ...], int]:
@@ -128,13 +119,11 @@ def _require_numbered(rows: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReadFeatures:
-    """The features of a batch; a request with a fault has the row of an empty one.
-
-    ignored  of each request: names that the model lacks, with their kind
-    """
+    """The features of a batch; a request with a fault has the row of an empty one."""
 
     inputs: FeatureLookups
     faults: tuple[RequestError | None, ...]
+    # of each request: names that the model lacks, with their kind
     ignored: tuple[tuple[str, ...], ...]
 
 

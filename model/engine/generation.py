@@ -45,14 +45,11 @@ from grace.model.engine.search_trace import SearchTrace
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """How generation computes.
-
-    memo_bytes  most memory for what the first steps compute once for every prefix
-    fp8_keep    the decoder's products that stay in bf16 with precision fp8
-    """
+    """How generation computes."""
 
     precision: Precision
-    memo_bytes: int
+    memo_bytes: int  # most memory for what the first steps compute once for every prefix
+    # the decoder's products that stay in bf16 with precision fp8
     fp8_keep: tuple[Fp8Product, ...] = ()
 
 

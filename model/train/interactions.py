@@ -20,25 +20,16 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Interactions:
-    """The events of all users, one user after another, oldest first.
+    """The events of all users, one user after another, oldest first."""
 
-    offsets     int64 [users + 1]
-    user_ids    int64 or text [users]
-    held_out    bool [events]       what training does not see
-    leaves      int64 [events]      leaf numbers of the catalogue's trie
-    leaf_sids   uint16 [leaves, L]
-    times_ms    int64 [events]
-    side        int64 [events] each
-    attributes  [events] each: lists of texts that say who the user is
-    """
-
-    offsets: Int64
-    user_ids: npt.NDArray[Any]
-    held_out: npt.NDArray[np.bool_]
-    leaves: Int64
-    leaf_sids: npt.NDArray[np.uint16]
-    times_ms: Int64
-    side: Mapping[str, Int64] = field(default_factory=dict)
+    offsets: Int64  # [users + 1]
+    user_ids: npt.NDArray[Any]  # int64 or text [users]
+    held_out: npt.NDArray[np.bool_]  # [events]: what training does not see
+    leaves: Int64  # [events]: leaf numbers of the catalogue's trie
+    leaf_sids: npt.NDArray[np.uint16]  # [leaves, L]
+    times_ms: Int64  # [events]
+    side: Mapping[str, Int64] = field(default_factory=dict)  # int64 [events] each
+    # [events] each: lists of texts that say who the user is
     attributes: Mapping[str, pa.Array] = field(default_factory=dict)
 
     @property
