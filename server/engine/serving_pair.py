@@ -38,23 +38,15 @@ MOST_PLACES = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """How generation runs, as the log and GetStatus report it.
-
-    fp8_products     those of the decoder that compute with e4m3
-    memo_steps       the first steps, which look prefixes up; none on a CPU
-    memo_bytes       the size of their tables
-    next_memo_bytes  the size of the next step's tables; 0 if there is no next step
-    graphs           recorded on a GPU, one for each batch size and beam profile
-    capture_seconds  for folding the weights, the memo and all graphs
-    """
+    """How generation runs, as the log and GetStatus report it."""
 
     precision: Precision
-    fp8_products: tuple[Fp8Product, ...]
-    memo_steps: int
-    memo_bytes: int
-    next_memo_bytes: int
-    graphs: int
-    capture_seconds: float
+    fp8_products: tuple[Fp8Product, ...]  # those of the decoder that compute with e4m3
+    memo_steps: int  # the first steps, which look prefixes up; none on a CPU
+    memo_bytes: int  # the size of their tables
+    next_memo_bytes: int  # the size of the next step's tables; 0 if there is no next step
+    graphs: int  # recorded on a GPU, one for each batch size and beam profile
+    capture_seconds: float  # for folding the weights, the memo and all graphs
 
 
 @dataclass(frozen=True, eq=False)

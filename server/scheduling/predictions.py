@@ -134,18 +134,15 @@ class Place(Enum):
 
 @dataclass(slots=True, eq=False)
 class BatchUnderWay:
-    """Requests of one beam profile, from the moment their batch forms until all of them end.
-
-    since  when the batch came to its place
-    held   whether it formed later than it could have, because generate had other work
-    """
+    """Requests of one beam profile, from the moment their batch forms until all of them end."""
 
     requests: tuple[PendingRequest, ...]
     profile: str
     bucket: int
     predicted: Prediction
-    since: float
+    since: float  # when the batch came to its place
     place: Place = Place.PREPARED
+    # whether it formed later than it could have, because generate had other work
     held: bool = False
 
 

@@ -35,11 +35,10 @@ class RequestQueue:
     """Not thread-safe: the scheduler uses it under its lock.
 
     Its lists are sorted. Even with 65,536 entries, an insertion takes microseconds.
-
-    displaced  requests that lost their places to others and have not been failed yet
     """
 
     def __init__(self, places: int) -> None:
+        # requests that lost their places to others and have not been failed yet
         self.displaced: list[PendingRequest] = []
         self._places = places
         self._arrivals = 0
@@ -146,13 +145,10 @@ class RequestQueue:
 
 
 class _Shares:
-    """The places that each connection holds with requests of one priority.
-
-    round  of the request that started last
-    """
+    """The places that each connection holds with requests of one priority."""
 
     def __init__(self) -> None:
-        self.round = 0
+        self.round = 0  # of the request that started last
         # The requests of each connection, oldest first, and the connections by their number.
         self._requests: dict[str, dict[PendingRequest, None]] = {}
         self._with_places: defaultdict[int, dict[str, None]] = defaultdict(dict)

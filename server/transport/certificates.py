@@ -37,14 +37,13 @@ class Certificate:
 class CertificateFiles:
     """The certificate of a section, such as `listen.tls`, which errors name. If its files change
     and cannot be used, the last usable certificate stays. Any thread may call the methods.
-
-    report  called after each change, with the fault of the new files, or None if they are in use
     """
 
     def __init__(
         self,
         section: str,
         config: TlsConfig,
+        # called after each change, with the fault of the new files, or None if they are in use
         report: Callable[[ConfigError | None], None] = lambda _: None,
     ) -> None:
         """Read the files; they must be usable now."""

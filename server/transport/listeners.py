@@ -27,19 +27,15 @@ QUIET_SECONDS = 2.0
 
 
 class Listeners:
-    """
-    died            called if gRPC, here or in a relay, ends unasked
-    settle_seconds  the time for calls that are on their way to come in and be refused; after the
-                    last call has ended, also the time until the endless streams of watchers are cut
-    """
-
     def __init__(
         self,
         config: ServingConfig,
         front_end: FrontEnd,
         admin: Admin,
-        died: Callable[[], None],
+        died: Callable[[], None],  # called if gRPC, here or in a relay, ends unasked
         credentials: WatchedCredentials,
+        # the time for calls that are on their way to come in and be refused; after the last call
+        # has ended, also the time until the endless streams of watchers are cut
         settle_seconds: float = 0.2,
     ) -> None:
         self._config = config
