@@ -31,15 +31,11 @@ _NOT_FINITE = {0: "nan", 1: "inf", -1: "-inf"}
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The rows of the table as texts.
+    """The rows of the table as texts."""
 
-    settings  the names of limits; the first one is no limit
-    fields    (path, unit, setting)
-    faults    (name, whether the log may have the names in the path, words)
-    """
-
-    settings: tuple[str, ...]
-    fields: tuple[tuple[str, ...], ...]
+    settings: tuple[str, ...]  # the names of limits; the first one is no limit
+    fields: tuple[tuple[str, ...], ...]  # (path, unit, setting)
+    # (name, whether the log may have the names in the path, words)
     faults: tuple[tuple[str, ...], ...]
     numbers: dict[str, int]  # of fields, by path
 
