@@ -44,15 +44,10 @@ class SidReport:
 def report_of(
     sid_space: str,
     tokens: Tokens,
-    codes: tuple[int, ...],
-    errors: tuple[float, ...],
-    spread: float,
+    codes: tuple[int, ...],  # the size of the vocabulary, by level
+    errors: tuple[float, ...],  # the squared residuals of all items, by level
+    spread: float,  # the squared distances of all items from their mean
 ) -> SidReport:
-    """
-    codes   the size of the vocabulary, by level
-    errors  the squared residuals of all items, by level
-    spread  the squared distances of all items from their mean
-    """
     items = len(tokens)
     prefix = np.zeros(items, np.int64)
     levels = []

@@ -146,19 +146,16 @@ class ExactMatcher:
     def held(
         self,
         users: UserRows,
+        # [B + 1], request b's leaves: leaf_offsets[b] .. [b + 1]
         leaf_offsets: npt.NDArray[np.integer],
+        # [n]: leaf numbers, each once per request; NO_NODE is skipped
         leaves: npt.NDArray[np.int32],
-        scores: npt.NDArray[np.float32],
+        scores: npt.NDArray[np.float32],  # [n] in any order; NaN only with NO_NODE
+        # for all requests, or one per request
         max_ads: int | Sequence[int] | npt.NDArray[np.integer],
         **limits: Unpack[MatchLimits],
     ) -> Iterator[HeldAds]:
-        """Match requests. The ads that it yields are valid only inside the context.
-
-        leaf_offsets  [B + 1]       request b's leaves: leaf_offsets[b] .. [b + 1]
-        leaves        int32 [n]     leaf numbers, each once per request; NO_NODE is skipped
-        scores        float32 [n]   in any order; NaN only with NO_NODE
-        max_ads       for all requests, or one per request
-        """
+        """Match requests. The ads that it yields are valid only inside the context."""
         requests, snapshot = len(users), self._snapshot
         users.require_encoded_for(snapshot)
         first_leaves = np.ascontiguousarray(leaf_offsets, np.int64)

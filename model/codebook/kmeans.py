@@ -50,18 +50,14 @@ class Served:
 
 
 def learn_codebook(
-    sample: Vectors,
+    sample: Vectors,  # [n, dims], in random order
     codes: tuple[int, ...],
-    balance: float,
+    balance: float,  # the cap on a code's items, as a multiple of an even share; 0 for no cap
     seed: int,
+    # called with the number of levels that are done
     learned: Callable[[int], None] = lambda _: None,
 ) -> Codebook:
-    """Learn a level from the residuals of the levels before it.
-
-    sample   float32 [n, dims], in random order
-    balance  the cap on a code's items, as a multiple of an even share; 0 for no cap
-    learned  is called with the number of levels that are done
-    """
+    """Learn a level from the residuals of the levels before it."""
     rng = np.random.default_rng(seed)
     residual, levels = sample, []
     for size in codes:

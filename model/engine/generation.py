@@ -81,12 +81,9 @@ def generation_for(
     ops: Ops,
     settings: EngineSettings,
     config: GenerationConfig,
-    stage: FastStage | None = None,
+    stage: FastStage | None = None,  # computes the features within the graphs; None: they are given
 ) -> Generation:
-    """Return the fastest generation for the model's device. On a GPU, record all its graphs.
-
-    stage  computes the features within the graphs; None: they are given
-    """
+    """Return the fastest generation for the model's device. On a GPU, record all its graphs."""
     device = model.decoder.start.device
     if device.type == "cuda":
         fast = FastGeneration(model, ops, settings)

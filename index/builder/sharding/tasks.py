@@ -126,14 +126,10 @@ def first_token_ranges(token_ads: npt.NDArray[np.int64], shards: int) -> list[tu
 def build_shard(
     inputs: TaskInputs,
     runs: Sequence[Path],
-    first_tokens: tuple[int, int],
-    repeated: npt.NDArray[np.int64],
+    first_tokens: tuple[int, int],  # the first of them, and the one after the last
+    repeated: npt.NDArray[np.int64],  # [...]: ids of which no ad is built, ascending
 ) -> Path | None:
-    """Return a snapshot root with one version, or None if no ad is left.
-
-    first_tokens  the first of them, and the one after the last
-    repeated      int64 [...]: ids of which no ad is built, ascending
-    """
+    """Return a snapshot root with one version, or None if no ad is left."""
     root = inputs.new_folder(f"shard-{first_tokens[0]:05d}-")
     parts = [_part_of_run(path, first_tokens, repeated) for path in runs]
     parts = [part for part in parts if len(part)]
