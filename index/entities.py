@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-NO_ENTITY = -1
-"""In `of_ad`: the ad belongs to no entity of this kind."""
+NO_ENTITY = -1  # in `of_ad`: the ad belongs to no entity of this kind
 
 
 @dataclass(frozen=True, slots=True)

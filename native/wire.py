@@ -205,10 +205,7 @@ def _names(spans: Iterable[int], message: bytes) -> tuple[str, str]:
 def read_batch(
     read: Callable[..., None], handle: int, messages: Sequence[bytes], size: int, *rows: Any
 ) -> BatchReport:
-    """Call a native function that reads messages into a batch's rows.
-
-    Empty messages fill the batch up to `size` rows.
-    """
+    """Have a native function read messages into rows; empty ones fill the batch up to `size`."""
     if not 0 <= len(messages) <= size:
         raise ValueError(f"a batch of {size} cannot hold {len(messages)} requests")
     pointers = (c_char_p * len(messages))(*messages)

@@ -1,7 +1,4 @@
-"""Items with their vectors, from a table, checked row by row.
-
-A reader may read a table twice, and never holds all of it in memory.
-"""
+"""Items with their vectors, from a table that is checked row by row, and never all in memory."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +17,7 @@ from grace.index.tables.roles import NAME, VECTOR, require_column
 from grace.index.tables.rows import read_rows
 from grace.index.tables.table_file import TableFile
 
-Ids: TypeAlias = pa.Array
-"""int64 or large_string [items], without nulls"""
+Ids: TypeAlias = pa.Array  # int64 or large_string [items], without nulls
 
 BATCH_ITEMS = 1 << 16
 MOST_DIMS = 1 << 14

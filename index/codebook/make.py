@@ -38,10 +38,7 @@ LEAST_SAMPLE = 1 << 15
 def make_codebook(
     items: Items, spec: CodebookSpec, out: Path, learn: Learn, progress: Progress
 ) -> SidReport:
-    """Read the items twice: to check all and sample some, and to give each its SID.
-
-    Return how good the SIDs are.
-    """
+    """Read the items twice: to check and sample, and to give SIDs. Return how good these are."""
     codes = spec.sizes
     require_sids(spec.sid_space or "-", codes)
     _require_room(out, spec.force)

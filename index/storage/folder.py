@@ -19,8 +19,7 @@ from grace.index.snapshot import MAX_VERSION
 
 LOCK = ".lock"
 NEW_CURRENT = ".CURRENT.new"
-PARTIAL = ".writing-"
-"""Begins the name of a version's folder until it is complete."""
+PARTIAL = ".writing-"  # begins the name of a version's folder until it is complete
 
 _VERSION_NAME = re.compile(r"[0-9]{20}")
 

@@ -24,8 +24,7 @@ from grace.index.tables.roles import both_names
 from grace.index.tables.table_file import TableFile
 
 NO_ID = -1
-UNKNOWN = -2
-"""The number of an id that its id map does not have."""
+UNKNOWN = -2  # the number of an id that its id map does not have
 
 LARGEST = 1e15  # so that a sum of squares stays finite in float32
 

@@ -36,8 +36,7 @@ Column = npt.NDArray[Any] | Lists | Groups
 class Rows:
     """The distinct rows of one component: its fields are columns. The builder knows no more."""
 
-    has_values: ClassVar[bool]
-    """Whether the rows name interned values."""
+    has_values: ClassVar[bool]  # whether the rows name interned values
 
     @property
     def columns(self) -> tuple[Any, ...]:
@@ -64,11 +63,7 @@ class ValueRows(Rows):
 
 @dataclass(frozen=True, slots=True)
 class SetRules(Rows):
-    """The set rules of one set.
-
-    An empty include list lets any user pass, and an empty exclude list excludes no user. A user
-    also needs a value of each group.
-    """
+    """A set's rules. An empty list limits nobody. A user also needs a value of each group."""
 
     has_values = True
     include: Lists

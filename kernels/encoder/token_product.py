@@ -20,8 +20,7 @@ After: TypeAlias = Literal["nothing", "relu", "opening", "open", "gate", "add"]
 
 _AXES = "requests tokens width"
 
-PART = 32
-"""Columns for each of which a writer may give a part of a token's sum of squares."""
+PART = 32  # columns for each of which a writer may give a part of a token's sum of squares
 
 
 class Run(NamedTuple):

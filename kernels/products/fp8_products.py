@@ -22,14 +22,12 @@ from grace.kernels.products.row_factors import row_factors_reference
 from grace.kernels.row_stable import linear
 
 E4M3 = torch.float8_e4m3fn
-LARGEST = 448.0
-"""The largest number of e4m3."""
+LARGEST = 448.0  # the largest number of e4m3
 
 ORDERED = 128
 """Number of columns that are reordered together. The width of rounded rows is a multiple of it."""
 
-HEADROOM = 2.0
-"""The scale of a row, divided by its RMS factor before the last addition."""
+HEADROOM = 2.0  # the scale of a row, divided by its RMS factor before the last addition
 
 GROWN = 8.0
 """A row that grows by more than this factor is rounded again, so that fewer numbers are clipped."""

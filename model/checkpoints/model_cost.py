@@ -101,10 +101,7 @@ def decoder_flops(spec: ModelSpec, beams: Sequence[int]) -> int:
 
 
 def encoder_flops(spec: ModelSpec) -> int:
-    """Return the operations of features and encoder for one request, whatever it has.
-
-    torch counts them while the model runs on tensors without memory.
-    """
+    """Return a request's operations of features and encoder, counted without memory by torch."""
     model = empty_model(spec).requires_grad_(False)  # the counter cannot follow unused gradients
     inputs = map_tensors(read_inputs(spec, [], 1), lambda tensor: tensor.to("meta"))
     with FlopCounterMode(display=False) as counter:

@@ -88,10 +88,7 @@ def learn_level(points: Tensor, codes: int, balance: float, rng: np.random.Gener
 
 
 def seed_centres(points: Tensor, codes: int, rng: np.random.Generator) -> Tensor:
-    """Draw points in proportion to their squared distance from the earlier ones.
-
-    Each is the best of several draws. Return fewer than `codes` if fewer points differ.
-    """
+    """Draw points by their squared distance, each the best of several; fewer if fewer differ."""
     wide = points.double()
     squares = wide.square().sum(dim=1)
     chosen = [int(rng.integers(len(points)))]
@@ -131,10 +128,7 @@ def _means(points: Tensor, served: Served, centres: Tensor) -> Tensor:
 
 
 def _jumped(points: Tensor, served: Served, centres: Tensor) -> Tensor:
-    """Move centres that cost little to remove into the codes with the largest errors.
-
-    A centre jumps to the point with the largest error if that helps more than the jump costs.
-    """
+    """Move centres that cost little to remove to the largest errors, where that helps more."""
     wide = centres.double()
     squares = wide.square().sum(dim=1)
     apart = _squared_distances(wide, squares, torch.arange(len(wide)))

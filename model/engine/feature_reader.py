@@ -23,8 +23,7 @@ from grace.model.definition.spec import ModelSpec
 from grace.native.loader import array_in, array_out, declare
 from grace.native.wire import field_number, read_batch
 
-MOST_ROWS = 2**31 - 1
-"""int32 numbers the rows of all tables of a kind."""
+MOST_ROWS = 2**31 - 1  # int32 numbers the rows of all tables of a kind
 
 _open = declare(
     "grace_features_open",
@@ -46,8 +45,7 @@ _read = declare(
 )
 
 _MOST_THREADS = 4
-_CORES_PER_THREAD = 4
-"""Fewer cores have other work, and waking a thread takes time, too."""
+_CORES_PER_THREAD = 4  # fewer cores have other work, and waking a thread takes time, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +140,7 @@ class FeatureReader:
         _declare(self._handle, spec)
 
     def read(self, messages: Sequence[bytes], size: int, room: Room = new_arrays) -> ReadFeatures:
-        """Return the features of grace.v1.RetrieveRequest messages, in the CPU's memory.
-
-        Empty requests, which have all defaults, fill the batch up to `size`.
-        """
+        """Return the features of RetrieveRequests, and up to `size` those of empty ones."""
         # Every id takes a byte at least.
         most = rounded_room(sum(map(len, messages)) + size * self._default_ids)
         shapes: list[Shape] = [
@@ -163,10 +158,7 @@ class FeatureReader:
 
 
 def read_inputs(spec: ModelSpec, messages: Sequence[bytes], size: int) -> ModelInputs:
-    """Return the inputs of a batch of grace.v1.RetrieveRequest messages.
-
-    Raises RequestError, which names the field, if the model cannot read a request.
-    """
+    """Return the inputs of RetrieveRequests, or raise the RequestError of a faulty one."""
     read = FeatureReader(spec, threads=1).read(messages, size)
     for fault in filter(None, read.faults):
         raise fault

@@ -138,10 +138,7 @@ class FastGeneration:
 
     @torch.inference_mode()
     def search(self, features: Features, slot: AdmissionSlot, profile: BeamProfile) -> Tensor:
-        """Search for the slot's users and snapshot; `features` are in this object's precision.
-
-        Return `Generated.packed` on the device.
-        """
+        """Search by features in this object's precision; return `Generated.packed`."""
         return self._search(at_once(features), slot, profile, self.ops).packed()
 
     @torch.inference_mode()

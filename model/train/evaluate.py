@@ -79,10 +79,7 @@ class Popularity:
         return cls(leaves, place)
 
     def ranks(self, truth: Int64, eligible: Bools | None = None) -> Int64:
-        """Rank each user's true SID, among all or the eligible ones.   [users]
-
-        eligible  [users, leaves]
-        """
+        """Rank each true SID, among all or the `eligible`, [users, leaves].   [users]"""
         if eligible is None:
             return self.place[truth]
         return np.array(

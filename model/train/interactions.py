@@ -41,10 +41,7 @@ class Interactions:
         return self.leaf_sids[self.leaves[events]].astype(np.int64)
 
     def examples(self) -> Int64:
-        """Return the events that training sees: a model learns to predict each of them.
-
-        A user's first event is one, too: it teaches the model what to offer a new user.
-        """
+        """Return the events to learn to predict. A user's first teaches what to offer new users."""
         return np.flatnonzero(~self.held_out)
 
     def training_users(self) -> int:
@@ -52,10 +49,7 @@ class Interactions:
         return len(np.unique(self.event_user[self.examples()]))
 
     def last_events(self, most: int | None = None) -> Int64:
-        """Return each user's newest held-out event, if the user also has an older one.
-
-        `most` limits them to a random sample, the same on every call.
-        """
+        """Return users' newest held-out events with older ones, or a fixed sample of `most`."""
         newest = self.offsets[1:] - 1
         known = newest[self.held_out[newest] & (np.diff(self.offsets) > 1)]
         if most is None or len(known) <= most:

@@ -116,10 +116,7 @@ def load_version(
 
 
 def load_model(config: ServingConfig, snapshot: Snapshot, device: torch.device) -> ServingModel:
-    """Load and prepare the configuration's checkpoint, which must be of the snapshot's SID space.
-
-    Refuse a precision that the device lacks.
-    """
+    """Load and prepare the checkpoint, which must be of the snapshot's SID space."""
     checkpoint, generation = config.checkpoint, config.generation
     engine = engine_settings(config, device)
     # The features' tables, most of a large model, are rounded at once; the rest is folded first.
@@ -230,10 +227,7 @@ def require_numbered_places(
 
 
 def require_numbered_ids(limits: LimitsConfig, generation: GenerationConfig) -> None:
-    """Require that int32 can number all ids of a batch.
-
-    An id takes at least a byte of its request. Half of the numbers are left for defaults.
-    """
+    """Require that int32 can number a batch's ids: one a byte, and half is left for defaults."""
     most = MOST_PLACES // 2 // generation.max_batch
     if limits.message_bytes > most:
         raise ConfigError(

@@ -18,8 +18,7 @@ from time import perf_counter
 
 from grace.server.messages import PendingRequest, Span
 
-REMEMBERED = 9
-"""Batches of each kind: four outliers in a row do not move their median, five do."""
+REMEMBERED = 9  # batches of each kind: four outliers in a row do not move their median, five do
 
 MIN_PATIENCE, MAX_PATIENCE = 1.0, 10.0
 """Seconds without an observation after which a prediction refuses nothing. Between the two it is

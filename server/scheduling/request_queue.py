@@ -27,8 +27,7 @@ from grace.server.messages import PRIORITY_NAMES, PendingRequest, Priority, Requ
 _Entry: TypeAlias = tuple[int, int, int, PendingRequest]
 """Rank of the priority, round, arrival number, request. Arrival numbers are unique."""
 _RANKS: dict[Priority, int] = {name: rank for rank, name in enumerate(PRIORITY_NAMES)}
-_LOW = (_RANKS["LOW"],)
-"""Not after any LOW entry, and after all others."""
+_LOW = (_RANKS["LOW"],)  # not after any LOW entry, and after all others
 
 
 class RequestQueue:

@@ -123,10 +123,7 @@ class WatchedCredentials:
     """The certificates of the two listeners. Each is None if the configuration does not have it."""
 
     def __init__(self, config: ServingConfig, count: Callable[[str, str], None]) -> None:
-        """Read all files; a fault is a ConfigError.
-
-        count  called with the setting of changed files, and `ok` or `failed`
-        """
+        """Read all files. `count` gets the setting of changed ones, and `ok` or `failed`."""
         self._count = count
         self.listen = self._certificate("listen", config.listen.tls)
         self.admin = self._certificate("admin", config.admin.tls)

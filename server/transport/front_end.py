@@ -34,8 +34,7 @@ from grace.server.transport.listener.grpc_listener import Context, GrpcContext, 
 
 MAX_TEXT_BYTES = 1000
 
-UNREAD_LOG_SECONDS = 10.0
-"""The least time between two lines about replies that were not read."""
+UNREAD_LOG_SECONDS = 10.0  # the least time between two lines about replies that were not read
 
 RETRY_SECONDS = 1.0
 """The advice if too many calls are open: when callers will end them cannot be predicted."""

@@ -22,8 +22,7 @@ from grace.server.transport.relays.relays import Relays
 
 ADMIN_CONNECTIONS, ADMIN_CALLS = 32, 64
 
-QUIET_SECONDS = 2.0
-"""How long a server that closes waits at most for its clients to stop calling."""
+QUIET_SECONDS = 2.0  # how long a server that closes waits at most for its clients to stop calling
 
 
 class Listeners:

@@ -92,10 +92,7 @@ class CollectedFile:
 
 
 def collect_file(inputs: TaskInputs, file: AdsFile, first_row: int) -> CollectedFile:
-    """Stop early if the file alone has more rejects than the build allows.
-
-    first_row  of the whole table
-    """
+    """Collect a file, `first_row` of the whole table; stop at more rejects than a build allows."""
     spec, source = inputs.spec, AdsSource((file,))
     most, rows = spec.max_rejects, inputs.run_rows
     collector = Collector(source, inputs.reading(), spec.threads, most, rows, first_row)

@@ -129,10 +129,7 @@ class GrpcListener:
     async def open(
         self, section: str, host: str, port: int, certificate: CertificateFiles | None = None
     ) -> str:
-        """Listen, and return `host:port` with the port that it has. Errors name `section`.
-
-        Connections are plaintext without a certificate.
-        """
+        """Listen, without a certificate in plaintext; return `host:port`. Errors name `section`."""
         if not self._shares_port:
             with held_port(section, host, port):
                 pass  # so the port is free
