@@ -7,11 +7,7 @@ MOST_OF_A_FAULT = 500  # in the fault of a file, which follows the file's name
 
 
 def one_line(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Return the text as one line. It may quote a file that holds anything.
-
-    Escape what is not printable, and cut the middle of a long text, which keeps the thing and the
-    remedy.
-    """
+    """Return the text as one printable line; of a long text, the middle is cut."""
     if not text.isprintable():
         text = "".join(
             each if each.isprintable() else each.encode("unicode_escape").decode() for each in text

@@ -70,11 +70,7 @@ def make_codebook(
 
 
 def extend(items: Items, kept: Path) -> SidReport:
-    """Give new items SIDs by the codebook of `kept`, and add them to its table; report on them.
-
-    The vectors are as long as the codebook's. The caller holds the lock of the table, which has
-    none of these items.
-    """
+    """Give items SIDs by the codebook of `kept`, and add them to its table, which is locked."""
     codebook, facts = read_codebook(kept)
     ids_before, tokens_before = read_sids(kept / SIDS_FILE, facts)
     ids = _read(items, None, lambda *_: None)
