@@ -72,7 +72,7 @@ def serve(
     timeline: Path | None = None,
     source: str = "",  # of the settings: a file, and options that replaced some of it
 ) -> int:
-    """Run until a signal or a fault ends the process. Return if it cannot start, after its fault."""
+    """Run until a signal or a fault ends the process. Return a code if it cannot start."""
     configure_logs(config.logs)
     sys.setswitchinterval(SWITCH_SECONDS)
     torch.set_num_threads(config.threads.torch)
