@@ -109,8 +109,6 @@ class TrainingRun(LogOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSpec(LogOptions):
-    """An evaluation of a checkpoint."""
-
     checkpoint: Annotated[Path, "Folder of the checkpoint."]
     cutoffs: Annotated[
         tuple[int, ...],

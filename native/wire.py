@@ -31,8 +31,6 @@ _NOT_FINITE = {0: "nan", 1: "inf", -1: "-inf"}
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The rows of the table as texts."""
-
     settings: tuple[str, ...]  # the names of limits; the first one is no limit
     fields: tuple[tuple[str, ...], ...]  # (path, unit, setting)
     # (name, whether the log may have the names in the path, words)

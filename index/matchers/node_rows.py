@@ -134,7 +134,6 @@ def _node_matchers(
 
 
 def _partitions(k_way: KWay | None, sid_length: int, bits: int) -> list[Partitions]:
-    """Return the partitions of levels 1 .. sid_length."""
     if k_way is None:
         return [ONE_ROW] * sid_length
     if isinstance(k_way, StaticKWay):

@@ -36,7 +36,6 @@ def version_of_name(name: str) -> int | None:
 
 
 def open_root(root: Path) -> AbstractContextManager[int]:
-    """A descriptor of the root folder."""
     try:
         return closing(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError as error:
@@ -56,7 +55,6 @@ def open_folder(name: str, folder: int) -> AbstractContextManager[int]:
 
 @contextmanager
 def open_file(name: str, folder: int) -> Iterator[tuple[int, int]]:
-    """A descriptor and the size of a regular file."""
     try:
         with closing(open_regular(name, folder, os.O_NOFOLLOW)) as file:
             yield file, os.fstat(file).st_size

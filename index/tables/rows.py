@@ -207,7 +207,6 @@ class Rows:
         return weights
 
     def numbers(self, name: str) -> tuple[npt.NDArray[np.float64], Mask]:
-        """Return numbers, and which rows have one."""
         numbers, valid = self._numbers(name)
         self._refuse(name, ~np.isfinite(numbers), "must be a finite number")
         column, size = self.given(name), np.abs(numbers)

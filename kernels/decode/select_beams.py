@@ -24,7 +24,6 @@ class Choice:
     row_scale: Tensor | None = None
 
     def check(self) -> tuple[int, int]:
-        """-> requests, beams"""
         scores, found = self.scores, self.candidates
         if scores.dim() != 2 or scores.shape[1] == 0:
             raise ValueError(f"scores must be [requests, beams >= 1], got {list(scores.shape)}")

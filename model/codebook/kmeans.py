@@ -35,8 +35,6 @@ Prices = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Points and their codes."""
-
     codes: Tensor  # int64 [points]
     counts: Tensor  # int64 [codes]
     errors: Tensor  # float64 [points]: squared distance from the own centre

@@ -114,7 +114,6 @@ class _FastDecoder:
         return x.logits(self.weights.heads[step])
 
     def continued(self, step: int, prefixes: _Prefixes, beams: Beams) -> _Prefixes:
-        """Return the prefixes of the beams that a step has selected."""
         tokens = beams.tokens.flatten()
         first = self.ops.rearrange(prefixes.first, beams.parents, step)
         torch.add(tokens, self.weights.first_block_of(step), out=first[:, step + 1])

@@ -85,8 +85,6 @@ class FastLayer:
 
 @dataclass(frozen=True, slots=True)
 class FastWeights:
-    """A decoder's weights."""
-
     spec: DecoderSpec
     vocab_sizes: tuple[int, ...]
     scale: float

@@ -68,7 +68,6 @@ def read_log(
     *,
     attributes: bool = False,  # whether to read the columns that say who a user is
 ) -> ReadLog:
-    """Read the log over the SIDs of the catalogue."""
     if folder.log is None:
         raise InputError(
             f"{folder.folder}: has no log of interactions; add `log:` with its files to tables.yaml"
