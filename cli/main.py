@@ -46,8 +46,7 @@ COMMANDS = {
 NOT_LIGHT = ("torch", "uvloop")  # packages of the extra `serve`
 INTERRUPTED = 130  # what a shell reports for a program ended by SIGINT
 
-_TYPE = re.compile(r" ?<[^>]*>$")
-"""The type that Typer adds to the name of an argument."""
+_TYPE = re.compile(r" ?<[^>]*>$")  # the type that Typer adds to the name of an argument
 
 
 class Command(TyperCommand):

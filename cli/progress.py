@@ -1,8 +1,4 @@
-"""Progress on standard error: bars on a terminal, otherwise occasional lines.
-
-The lines show in a log that long work continues, and how much time is left. Short work prints
-nothing.
-"""
+"""Progress on standard error: bars on a terminal, otherwise a line now and then if it is long."""
 
 import sys
 import time

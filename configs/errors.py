@@ -1,20 +1,4 @@
-"""The exception tree, with the exit code of a command at the end of each line.
-
-GraceError                 the message names the thing, the value and the remedy
-├── ConfigError            a configuration or schema file, with the key's path               2
-├── InputError             a command's or a build's input: ads, arguments, folders           2
-│   └── RejectedAdsError   more ads refused than --max-rejects allows                        2
-├── RequestError           one request's user attributes or features, with the field's path  2
-├── FileError              a damaged file
-│   ├── SnapshotError      a damaged, hostile or newer snapshot, with the file and the fault 1
-│   └── CheckpointError    a damaged checkpoint, or one that does not fit the snapshot       1
-├── NativeError            the native library is missing, stale, or reports a failure        1
-├── CoverageError          a build whose ads lost more targeting rules than allowed           1
-├── WorkerError            a task of a distributed build whose worker or machine failed      1
-├── DeviceError            a device that is not there, or that GRACE does not compute on     1
-└── CallError              a call to a server: its code and reason, or that there is none    1
-    └── InvalidCallError   the server refuses what the request says                          2
-"""
+"""The exception tree. A command ends with the `exit_code` of its error's class."""
 
 from pathlib import Path
 
@@ -23,11 +7,7 @@ MOST_OF_A_FAULT = 500  # in the fault of a file, which follows the file's name
 
 
 def one_line(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Return the text as one line. It may quote a file that holds anything.
-
-    Escape what is not printable, and cut the middle of a long text, which keeps the thing and the
-    remedy.
-    """
+    """Return the text as one printable line; of a long text, the middle is cut."""
     if not text.isprintable():
         text = "".join(
             each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
@@ -39,7 +19,7 @@ def one_line(text: str, most: int = MOST_CHARACTERS) -> str:
 
 
 class GraceError(Exception):
-    """A failure that the user can act on. Code raises only its subclasses."""
+    """A failure that the user can act on: the thing, the value and the remedy. Raise a subclass."""
 
     exit_code = 1
 
@@ -48,19 +28,23 @@ class GraceError(Exception):
 
 
 class ConfigError(GraceError):
+    """A fault of a configuration or a schema file, with the key's path."""
+
     exit_code = 2
 
 
 class InputError(GraceError):
+    """A fault of a command's or a build's input: ads, arguments, folders."""
+
     exit_code = 2
 
 
 class RejectedAdsError(InputError):
-    pass
+    """More ads were refused than --max-rejects allows."""
 
 
 class RequestError(GraceError):
-    """A fault of a field. `logged` is its path for the log, without names that a caller chose."""
+    """A fault of a request's field. `logged` is its path without names that a caller chose."""
 
     exit_code = 2
 
@@ -80,31 +64,35 @@ class FileError(GraceError):
 
 
 class SnapshotError(FileError):
+    """A damaged, hostile or newer snapshot."""
+
     def within(self, folder: Path) -> "SnapshotError":
         return SnapshotError(self.file, self.fault, folder)
 
 
 class CheckpointError(FileError):
-    pass
+    """A damaged checkpoint, or one that does not fit the snapshot."""
 
 
 class NativeError(GraceError):
-    pass
+    """The native library is missing, stale, or reports a failure."""
 
 
 class CoverageError(GraceError):
-    pass
+    """The ads of a build lost more targeting rules than allowed."""
 
 
 class WorkerError(GraceError):
-    pass
+    """The worker or machine of a distributed build's task failed."""
 
 
 class DeviceError(GraceError):
-    pass
+    """A device that is not there, or that GRACE does not compute on."""
 
 
 class CallError(GraceError):
+    """A call to a server failed."""
+
     def __init__(self, code: str, reason: str, text: str, attempts: int = 1) -> None:
         super().__init__(f"{code} ({reason}): {text}" if reason else f"{code}: {text}")
         self.code = code  # the name of the gRPC status
@@ -114,4 +102,6 @@ class CallError(GraceError):
 
 
 class InvalidCallError(CallError):
+    """The server refuses what the request says."""
+
     exit_code = 2

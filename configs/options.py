@@ -19,22 +19,13 @@ Fp8Product: TypeAlias = Literal["qkv", "self_out", "cross_q", "cross_out", "feed
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """
-    words        its meaning, for --help and the table of settings
-    value        the name of its value; without it, the type's, such as TEXT
-    least, most  bounds of the number, or of each number of a list or a mapping
-    commas       an example of its numbers, which are one text with commas
-    name         the option's name, if it differs from the field's
-    above        an exclusive bound, which only sections check
-    """
-
-    words: str = ""
-    value: str | None = None
-    least: float | None = None
+    words: str = ""  # its meaning, for --help and the table of settings
+    value: str | None = None  # the name of its value; without it, the type's, such as TEXT
+    least: float | None = None  # of the number, or of each number of a list or a mapping
     most: float | None = None
-    commas: str | None = None
-    name: str | None = None
-    above: float | None = None
+    commas: str | None = None  # an example of its numbers, which are one text with commas
+    name: str | None = None  # the option's name, if it differs from the field's
+    above: float | None = None  # an exclusive bound, which only sections check
 
 
 class Argument(Option):
@@ -135,8 +126,6 @@ class TrainingRun(LogOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSpec(LogOptions):
-    """An evaluation of a checkpoint."""
-
     checkpoint: Annotated[Path, "Folder of the checkpoint."]
     cutoffs: Annotated[
         tuple[int, ...],

@@ -13,11 +13,7 @@ from pathlib import Path
 
 
 def open_regular(path: str | Path, folder: int | None = None, flags: int = 0) -> int:
-    """Return a descriptor of a regular file. A link to one will do, unless `flags` forbid links.
-
-    folder  a descriptor of the folder that holds the path
-    flags   more flags of open(2)
-    """
+    """Return a descriptor of a regular file. A link to one will do, unless `flags` forbid links."""
     flags |= os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     not_regular = OSError(errno.EINVAL, "not a regular file", str(path))
     try:

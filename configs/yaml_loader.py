@@ -33,7 +33,6 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]{0,39})(\.[0-9]*)?)([eE][-+]?[
 
 
 def read_yaml(path: Path) -> dict[str, Value]:
-    """Read the mapping in a file."""
     try:
         text = read_regular(path, MAX_BYTES).decode("utf-8-sig")
     except OSError as error:
@@ -119,7 +118,6 @@ class _Reader:
             raise self._fault(event, "half a character (a lone surrogate escape)") from None
 
     def _plain(self, event: yaml.ScalarEvent) -> Value:
-        """An unquoted scalar."""
         text = str(event.value)
         if text in _NULL:
             return None

@@ -30,16 +30,11 @@ _READ_FILES = (
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """
-    with_rule       by name of the schema: the share of the ads that have a rule on it
-    for_everybody   the share of the ads that have no rule at all; a property is no rule
-    distinct_rules  of all ads; rules that allow the same users count once
-    columns         of the ads table, in which some ad has a rule: `country`, `clauses.country`
-    """
-
+    # by name of the schema: the share of the ads that have a rule on it
     with_rule: dict[str, float]
-    for_everybody: float
-    distinct_rules: int
+    for_everybody: float  # the share of the ads that have no rule at all; a property is no rule
+    distinct_rules: int  # of all ads; rules that allow the same users count once
+    # of the ads table, in which some ad has a rule: `country`, `clauses.country`
     columns: tuple[str, ...] = ()
 
 

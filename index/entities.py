@@ -5,25 +5,19 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-NO_ENTITY = -1
-"""In `of_ad`: the ad belongs to no entity of this kind."""
+NO_ENTITY = -1  # in `of_ad`: the ad belongs to no entity of this kind
 
 
 @dataclass(frozen=True, slots=True)
 class Entities:
-    """The entities of one kind. Their *places* number them in ascending order of id.
-
-    ids      int64 [entities]       ascending, at least one ad each
-    of_ad    int32 [ads]            the place of each ordinal's entity, or NO_ENTITY
-    offsets  int64 [entities + 1]   the ads of place i: ads[offsets[i] : offsets[i + 1]]
-    ads      int32 [...]            ordinals, ascending within an entity
-    """
+    """The entities of one kind. Their *places* number them in ascending order of id."""
 
     name: str
-    ids: npt.NDArray[np.int64]
-    of_ad: npt.NDArray[np.int32]
+    ids: npt.NDArray[np.int64]  # [entities]: ascending, at least one ad each
+    of_ad: npt.NDArray[np.int32]  # [ads]: the place of each ordinal's entity, or NO_ENTITY
+    # [entities + 1], the ads of place i: ads[offsets[i] : offsets[i + 1]]
     offsets: npt.NDArray[np.int64]
-    ads: npt.NDArray[np.int32]
+    ads: npt.NDArray[np.int32]  # [...]: ordinals, ascending within an entity
 
     def __len__(self) -> int:
         return len(self.ids)

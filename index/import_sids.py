@@ -82,10 +82,7 @@ def _faults(spec: ImportSpec) -> Iterator[str]:
 
 
 def _read(spec: ImportSpec) -> tuple[Rows, int]:
-    """Return `item_id` and `sid` of all items, and the right length of a SID.
-
-    Without any option that says it, the first SID has the right length.
-    """
+    """Return `item_id` and `sid` of all items, and a SID's length: as asked, or the first one's."""
     try:
         items = parse_object(spec.source.read_bytes())
     except ValueError as error:

@@ -31,10 +31,7 @@ class Reject:
 
 
 class RejectLog:
-    """Collects the rejects of a build; raises RejectedAdsError when there are more than `limit`.
-
-    `path` is for the list of a build that ends; the others name theirs.
-    """
+    """Collects a build's rejects for a list at `path`; beyond `limit`, raises RejectedAdsError."""
 
     def __init__(self, limit: int, path: Path) -> None:
         if limit < 0:

@@ -41,10 +41,7 @@ def is_sid_space(name: str) -> bool:
 
 
 def creation_time(created_at: str) -> datetime | None:
-    """Return the time that a snapshot's `created_at` names, or None if there is no such time.
-
-    A leap second is none: neither Python nor Unix time has it.
-    """
+    """Return the time that `created_at` names; None if there is none, as for a leap second."""
     if not _CREATED_AT.fullmatch(created_at) or "T24" in created_at:
         return None
     try:

@@ -6,26 +6,22 @@ entry j leads to node j + 1, and leaf i is the i-th SID. Level t holds the prefi
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
 ROOT = 0
-NO_NODE = -1
-"""The node of a dead beam."""
+NO_NODE = -1  # the node of a dead beam
 
 
 @dataclass(frozen=True)
 class SidTrie:
-    """
-    node_offsets  int32 [internal nodes + 1]   child entries of node i: node_offsets[i] .. [i + 1]
-    csr_tokens    uint16 [child entries]       strictly ascending within a node
-    """
-
     vocab_sizes: tuple[int, ...]
     level_counts: tuple[int, ...]  # nodes per level: 1, ..., number of SIDs
+    # [internal nodes + 1], child entries of node i: node_offsets[i] .. [i + 1]
     node_offsets: npt.NDArray[np.int32]
-    csr_tokens: npt.NDArray[np.uint16]
+    csr_tokens: npt.NDArray[np.uint16]  # [child entries]: strictly ascending within a node
 
     @property
     def sid_length(self) -> int:
@@ -46,10 +42,7 @@ class SidTrie:
     @cached_property
     def level_starts(self) -> tuple[int, ...]:
         """The first node of each level, and at the end the number of nodes."""
-        starts = [0]
-        for count in self.level_counts:
-            starts.append(starts[-1] + count)
-        return tuple(starts)
+        return tuple(accumulate(self.level_counts, initial=0))
 
     @property
     def first_leaf(self) -> int:

@@ -31,15 +31,9 @@ _NOT_FINITE = {0: "nan", 1: "inf", -1: "-inf"}
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The rows of the table as texts.
-
-    settings  the names of limits; the first one is no limit
-    fields    (path, unit, setting)
-    faults    (name, whether the log may have the names in the path, words)
-    """
-
-    settings: tuple[str, ...]
-    fields: tuple[tuple[str, ...], ...]
+    settings: tuple[str, ...]  # the names of limits; the first one is no limit
+    fields: tuple[tuple[str, ...], ...]  # (path, unit, setting)
+    # (name, whether the log may have the names in the path, words)
     faults: tuple[tuple[str, ...], ...]
     numbers: dict[str, int]  # of fields, by path
 
@@ -218,10 +212,7 @@ def _names(spans: Iterable[int], message: bytes) -> tuple[str, str]:
 def read_batch(
     read: Callable[..., None], handle: int, messages: Sequence[bytes], size: int, *rows: Any
 ) -> BatchReport:
-    """Call a native function that reads messages into a batch's rows.
-
-    Empty messages fill the batch up to `size` rows.
-    """
+    """Have a native function read messages into rows; empty ones fill the batch up to `size`."""
     if not 0 <= len(messages) <= size:
         raise ValueError(f"a batch of {size} cannot hold {len(messages)} requests")
     pointers = (c_char_p * len(messages))(*messages)

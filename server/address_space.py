@@ -12,8 +12,7 @@ from grace.configs.errors import ConfigError
 from grace.configs.regular_files import read_regular
 from grace.configs.serving import ServingConfig
 
-LEAST_BYTES = 2 << 30
-"""The libraries and the threads' stacks and heaps: 1.8 GB on two cores."""
+LEAST_BYTES = 2 << 30  # the libraries and the threads' stacks and heaps: 1.8 GB on two cores
 
 _GIB = 1 << 30
 _MOST_DIGITS = 64

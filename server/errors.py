@@ -51,15 +51,7 @@ MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.001, 10.0
 
 
 class ServiceError(Exception):
-    """One call's failure.
-
-    reason         a key of STATUS_OF, which metrics, logs and trailers show
-    text           what the caller reads
-    field          the path of the faulty field, if there is one, as the log shows it: with * for
-                   names that the caller chose
-    retry_seconds  when to try again, if that is known
-    seconds        durations by the names of their trailers, which hold milliseconds
-    """
+    """One call's failure."""
 
     def __init__(
         self,
@@ -67,14 +59,17 @@ class ServiceError(Exception):
         text: str,
         field: str | None = None,
         retry_seconds: float | None = None,
+        # durations by the names of their trailers, which hold milliseconds
         seconds: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = reason  # a key of STATUS_OF, which metrics, logs and trailers show
         self.code = STATUS_OF[reason]
-        self.text = text
+        self.text = text  # what the caller reads
+        # the path of the faulty field, if there is one, as the log shows it: with * for names that
+        # the caller chose
         self.field = field
-        self.retry_seconds = retry_seconds
+        self.retry_seconds = retry_seconds  # when to try again, if that is known
         self.trailers: tuple[tuple[str, str], ...] = (("grace-reason", reason),)
         if retry_seconds is not None:
             # gRPC's built-in retries read this trailer.

@@ -71,14 +71,9 @@ def serve(
     config: ServingConfig,
     stages: Stages = STAGES,
     timeline: Path | None = None,
-    source: str = "",
+    source: str = "",  # of the settings: a file, and options that replaced some of it
 ) -> int:
-    """Run until a signal or a fault ends the server, and end the process.
-
-    Return the exit code if the server cannot start. Then the fault is printed on stderr.
-
-    `source` names where the settings come from: a file, and options that replaced some of it.
-    """
+    """Run until a signal or a fault ends the process. Return a code if it cannot start."""
     configure_logs(config.logs)
     sys.setswitchinterval(SWITCH_SECONDS)
     torch.set_num_threads(config.threads.torch)

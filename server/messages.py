@@ -67,25 +67,18 @@ class RequestState(Enum):
 
 @dataclass(slots=True, eq=False)
 class PendingRequest:
-    """A request on its way from the front end to its outcome. Two of them are never equal.
-
-    arrived      time.perf_counter() when it was read, and its waiting began
-    deadline     on the same clock; infinite if the caller set none
-    connection   the caller's end of the call's connection
-    degraded_to  the smaller profile that replaces the requested one, or empty; set by the scheduler
-    completion   the event loop's: only the front end sets it; None if no call waits, as in warm-up
-    state        the scheduler's: read and written under its lock only
-    batch_size   of its batch, and when the stages worked on it, for the log; the pipeline sets
-    spans        both before it passes the outcome on
-    """
+    """A request on its way from the front end to its outcome. Two of them are never equal."""
 
     retrieval: Retrieval
-    arrived: float
-    deadline: float
-    connection: str = ""
+    arrived: float  # time.perf_counter() when it was read, and its waiting began
+    deadline: float  # on the same clock; infinite if the caller set none
+    connection: str = ""  # the caller's end of the call's connection
+    # the event loop's: only the front end sets it; None if no call waits, as in warm-up
     completion: "asyncio.Future[Outcome] | None" = None
+    # the smaller profile that replaces the requested one, or empty; set by the scheduler
     degraded_to: str = ""
-    state: RequestState = RequestState.NEW
+    state: RequestState = RequestState.NEW  # the scheduler's: read and written under its lock only
+    # For the log, of its batch. The pipeline sets both before it passes the outcome on.
     batch_size: int = 0
     spans: "tuple[Span, ...]" = ()
 
@@ -172,27 +165,19 @@ class FeatureBatch:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedBatch:
-    """In the CPU's memory, readable once the event that travels with the batch has passed.
-
-    leaves   int32 [bucket, num_sids]    best first; dead ones NO_NODE
-    scores   float32 [bucket, num_sids]
-    corrupt  bool [bucket]               the model's numbers are not finite: the row has no meaning
-    """
+    """In the CPU's memory, readable once the event that travels with the batch has passed."""
 
     input: InputBatch
-    leaves: Tensor
-    scores: Tensor
-    corrupt: Tensor
+    leaves: Tensor  # int32 [bucket, num_sids]: best first; dead ones NO_NODE
+    scores: Tensor  # float32 [bucket, num_sids]
+    corrupt: Tensor  # bool [bucket], the model's numbers are not finite: the row has no meaning
 
 
 @dataclass(frozen=True, slots=True)
 class AnsweredBatch:
-    """The last type: each request of the input batch is in `answers` or in `failures`.
-
-    counts  one entry for each answer, in the same order
-    """
+    """The last type: each request of the input batch is in `answers` or in `failures`."""
 
     input: InputBatch
     answers: tuple[Answer, ...]
     failures: tuple[Failure, ...]
-    counts: MatchCounts
+    counts: MatchCounts  # one entry for each answer, in the same order

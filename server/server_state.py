@@ -24,26 +24,19 @@ class Phase(IntEnum):
 
 
 class ServerState:
-    """The server's state, which only the event loop changes.
-
-    pair        the snapshot and the model that it serves; None until the first is loaded
-    pipeline    None until the server is ready
-    updates     the updates of ads; None without a `state_dir`
-    takes       whether it serves new calls, as it still does while it lingers before a drain
-    open_calls  Retrieve calls whose replies have not been sent completely
-    loop_lag    how late the event loop is
-    timeline    of the latest batches
-    """
+    """The server's state, which only the event loop changes."""
 
     def __init__(self) -> None:
         self.phase = Phase.STARTING
+        # whether it serves new calls, as it still does while it lingers before a drain
         self.takes = False
-        self.open_calls = 0
+        self.open_calls = 0  # Retrieve calls whose replies have not been sent completely
+        # the snapshot and the model that it serves; None until the first is loaded
         self.pair: ServingPair | None = None
-        self.pipeline: Pipeline | None = None
-        self.updates: AdUpdates | None = None
-        self.loop_lag = LoopLag()
-        self.timeline = Timeline()
+        self.pipeline: Pipeline | None = None  # None until the server is ready
+        self.updates: AdUpdates | None = None  # the updates of ads; None without a `state_dir`
+        self.loop_lag = LoopLag()  # how late the event loop is
+        self.timeline = Timeline()  # of the latest batches
         self._started = time.monotonic()
 
     def served(self) -> ServingPair:

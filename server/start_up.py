@@ -67,10 +67,7 @@ def too_little_memory(error: Exception, config: ServingConfig) -> ConfigError | 
 
 
 def start_fault(error: GraceError | OSError, config: ServingConfig, source: str = "") -> str:
-    """Return one line that names the configuration's key, the file and the remedy.
-
-    source  where the settings come from: a fault in the settings begins with it
-    """
+    """Return one line with key, file and remedy. `source` names where the settings come from."""
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
         return f"{place}{error.strerror or error}"

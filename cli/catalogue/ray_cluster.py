@@ -13,8 +13,7 @@ from ray.exceptions import AuthenticationError, RayError, RayTaskError
 from grace.configs.errors import GraceError, InputError, NativeError, WorkerError
 from grace.index.builder import Task
 
-LOCAL = "local"
-"""The address that starts a cluster on this machine for one build."""
+LOCAL = "local"  # the address that starts a cluster on this machine for one build
 
 _JOIN = (
     "start one with `ray start --head` and give the HOST:PORT that it prints, usually port 6379, "

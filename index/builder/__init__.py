@@ -1,7 +1,4 @@
-"""Build a snapshot from an ads table: streamed, on all cores, with reproducible bytes.
-
-`build` does all of it, in memory or in shards: collect the ads, arrange them by SID, write.
-"""
+"""Build a snapshot from an ads table: streamed, on all cores, with reproducible bytes."""
 
 from grace.index.builder.build import RunTasks, Sharding, build
 from grace.index.builder.plan import BuildSpec

@@ -1,7 +1,4 @@
-"""Put the collected ads in (SID, ad id) order, and number everything by first use in that order.
-
-`taken_apart` is the way back.
-"""
+"""Put the collected ads in (SID, ad id) order, and number everything by first use in it."""
 
 from collections.abc import Sequence
 
@@ -59,10 +56,7 @@ def arrange(
 def taken_apart(
     snapshot: Snapshot, first_leaf: int = 0, end_leaf: int | None = None
 ) -> CollectedAds:
-    """Return the ads of leaves first_leaf .. end_leaf - 1 as if they had just been read.
-
-    The snapshot may be a map of its files, and may have two ads of one id.
-    """
+    """Return ads of some leaves as if just read. The snapshot may be mapped, and repeat ids."""
     ads, trie, rules = snapshot.ads, snapshot.trie, snapshot.rules
     end_leaf = trie.num_leaves if end_leaf is None else end_leaf
     offsets = read_rows(ads.ad_offsets, first_leaf, end_leaf + 1)
@@ -113,10 +107,7 @@ def _trie(
 def only_used(
     old: TargetingRules, set_values: Sequence[Sequence[str]], rule_of: npt.NDArray[np.int32]
 ) -> tuple[npt.NDArray[np.int32], TargetingRules, tuple[InternedValues, ...]]:
-    """Number these rules of ads by first use, and return their numbers, rules and values.
-
-    What no ad uses is left out.
-    """
+    """Number by first use what these ads use; return their new numbers, the rules and values."""
     is_plain = rule_of < old.num_rules
     members = rule_of if is_plain.all() else old.members(rule_of).values
     require_ids(len(members), "rules of ads")

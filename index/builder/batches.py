@@ -26,16 +26,11 @@ _ENTITY_NUMBERED = f"; {ENTITY_MAP}"
 
 
 class AdColumns(NamedTuple):
-    """
-    ad_ids int64 [ads], tokens uint16 [ads, L], weights float32 [ads], rule_of int32 [ads],
-    entity_ids int64 [ads, entities], NO_ENTITY where the ad belongs to none
-    """
-
-    ad_ids: npt.NDArray[np.int64]
-    tokens: npt.NDArray[np.uint16]
-    weights: npt.NDArray[np.float32]
-    rule_of: npt.NDArray[np.int32]
-    entity_ids: npt.NDArray[np.int64]
+    ad_ids: npt.NDArray[np.int64]  # [ads]
+    tokens: npt.NDArray[np.uint16]  # [ads, L]
+    weights: npt.NDArray[np.float32]  # [ads]
+    rule_of: npt.NDArray[np.int32]  # [ads]
+    entity_ids: npt.NDArray[np.int64]  # [ads, entities], NO_ENTITY where the ad belongs to none
 
     @staticmethod
     def empty(ads: int, sid_length: int, entities: int) -> "AdColumns":
@@ -60,11 +55,8 @@ class AdColumns(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AdsBatch:
-    """
-    columns  of all rows, without their rules. Refused rows have arbitrary values. No id is negative
-    """
-
     rows: Rows
+    # of all rows, without their rules. Refused rows have arbitrary values. No id is negative
     columns: AdColumns
     rules: RuleColumns
 

@@ -47,14 +47,11 @@ class CollectedAds:
 
 @dataclass(frozen=True, slots=True)
 class SortedIds:
-    """The ids of rows in ascending order, also of refused ones: no copy of a repeated id is built.
+    """The ids of all rows, ascending. Refused rows count: no copy of a repeated id is built."""
 
-    ids int64 [n], rows int32 [n] of the whole table, refused bool [n]
-    """
-
-    ids: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.int32]
-    refused: npt.NDArray[np.bool_]
+    ids: npt.NDArray[np.int64]  # [n]
+    rows: npt.NDArray[np.int32]  # [n] of the whole table
+    refused: npt.NDArray[np.bool_]  # [n]
 
 
 @dataclass(slots=True)

@@ -60,10 +60,7 @@ def sids_of_items(
     steps: Steps,
     notify: Notify,
 ) -> ItemSids | None:
-    """Return the SIDs of all items. First, a codebook gives SIDs to ads that have none.
-
-    Return None if the ads have a column of SIDs.
-    """
+    """Return all items' SIDs, those of new ads by a codebook; None if the ads have a SID column."""
     if data.sids is None:
         return None
     address = data.sids

@@ -25,10 +25,7 @@ class MapRecord:
 
 @dataclass(slots=True)
 class RootMaps:
-    """The file of a snapshot root that records the id maps of its latest build.
-
-    Each level has a MapRecord, or null if its ids are the numbers.
-    """
+    """The file of a snapshot root with its latest build's id maps by level, null for none."""
 
     file: Path
     columns: Mapping[str, str]  # the column of ids of each level

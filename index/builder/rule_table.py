@@ -15,8 +15,7 @@ from grace.index.targeting.rules import Lists, TargetingRules
 from grace.index.targeting.schema import TargetingSchema
 from grace.native.loader import array_in, array_out, declare
 
-REFUSED = -2
-"""The rule of an ad that is not built."""
+REFUSED = -2  # the rule of an ad that is not built
 
 _FIRST_ALTERNATIVE = -3  # alternative i is -3 - i
 
@@ -108,10 +107,7 @@ class RuleTable:
     def add_again(
         self, rules: TargetingRules
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Encode the rules and alternatives of another table, and give them numbers here.
-
-        Return the numbers, and the faults of rules. Value ids must mean the same in both tables.
-        """
+        """Add rules of a table with the same value ids. Return their numbers here, and faults."""
         rule_of, faults = np.zeros(rules.num_rules, np.int32), []
         size = max(1, BLOCK_BITS // (64 * self._words))
         for begin in range(0, len(rule_of), size):
@@ -124,10 +120,7 @@ class RuleTable:
         return np.append(rule_of, joined), np.concatenate(faults)
 
     def take(self, rule_of: npt.NDArray[np.int32]) -> tuple[TargetingRules, npt.NDArray[np.int32]]:
-        """Return all rules, and the numbers that these rules of ads now have.
-
-        Rules, their parts and values are numbered in order of arrival.
-        """
+        """Return all rules in order of arrival, and the numbers that these ads' rules now have."""
         sizes = np.zeros(3 + 2 * len(self._components), np.int64)
         _sizes(self._handle, sizes)
         parts = np.empty((sizes[0], len(self._components)), np.int32)

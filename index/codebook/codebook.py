@@ -24,13 +24,8 @@ Codes = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """
-    centres  float32 [codes, dims]
-    prices   float32 [codes]     0 or more, in units of squared distance
-    """
-
-    centres: Vectors
-    prices: Vectors
+    centres: Vectors  # [codes, dims]
+    prices: Vectors  # [codes]: 0 or more, in units of squared distance
 
 
 @dataclass(frozen=True, slots=True)

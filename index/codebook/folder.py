@@ -1,10 +1,4 @@
-"""A codebook's folder.
-
-codebook.yaml          the SID space, the sizes, and how the codebook was learned
-codebook.safetensors   `centres.T` and `prices.T` of each level T
-sids.parquet           the SID of each item: `item_id`, `sid`
-report.json            the numbers that `grace sids` prints
-"""
+"""A codebook's folder: the files that one command writes."""
 
 import json
 from collections.abc import Mapping
@@ -27,9 +21,9 @@ from grace.index.tables.data_folder import SIDS_FILE
 from grace.index.tables.rows import read_rows
 from grace.index.tables.sid_table import COLUMNS, open_sid_table, sid_space_in
 
-CODEBOOK_YAML = "codebook.yaml"
-WEIGHTS = "codebook.safetensors"
-REPORT = "report.json"
+CODEBOOK_YAML = "codebook.yaml"  # SID space, sizes, and how the codebook was learned
+WEIGHTS = "codebook.safetensors"  # `centres.T` and `prices.T` of each level T
+REPORT = "report.json"  # the numbers that `grace sids` prints
 FILES = (CODEBOOK_YAML, WEIGHTS, SIDS_FILE, f".{SIDS_FILE}.lock", REPORT)
 
 _SPACE_DIGITS = 8
@@ -39,13 +33,7 @@ _BATCH_ROWS = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class CodebookFacts:
-    """The content of codebook.yaml.
-
-    items    the number from which the codebook was learned
-    sample   the number of these that k-means saw
-    errors   by level: see LevelReport
-    digest   XXH3-128 of codebook.safetensors
-    """
+    """The content of codebook.yaml."""
 
     format: int
     sid_space: str
@@ -53,10 +41,10 @@ class CodebookFacts:
     dims: int
     seed: int
     balance: float
-    items: int
-    sample: int
-    errors: tuple[float, ...]
-    digest: str
+    items: int  # the number from which the codebook was learned
+    sample: int  # the number of these that k-means saw
+    errors: tuple[float, ...]  # by level: see LevelReport
+    digest: str  # XXH3-128 of codebook.safetensors
 
     def __post_init__(self) -> None:
         if self.format != 1:

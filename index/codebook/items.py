@@ -1,7 +1,4 @@
-"""Items with their vectors, from a table, checked row by row.
-
-A reader may read a table twice, and never holds all of it in memory.
-"""
+"""Items with their vectors, from a table that is checked row by row, and never all in memory."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +17,7 @@ from grace.index.tables.roles import NAME, VECTOR, require_column
 from grace.index.tables.rows import read_rows
 from grace.index.tables.table_file import TableFile
 
-Ids: TypeAlias = pa.Array
-"""int64 or large_string [items], without nulls"""
+Ids: TypeAlias = pa.Array  # int64 or large_string [items], without nulls
 
 BATCH_ITEMS = 1 << 16
 MOST_DIMS = 1 << 14
@@ -31,15 +27,12 @@ _NUMBERS_AT_A_TIME = 1 << 23
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Items that can be read several times, in the same order.
-
-    theirs  the tables' names of `item_id` and `vector`
-    wanted  ids as texts: only items with these ids and a usable vector are read; None: all items
-    """
+    """Items that can be read several times, in the same order."""
 
     files: Sequence[TableFile]
-    theirs: Mapping[str, str]
+    theirs: Mapping[str, str]  # the tables' names of `item_id` and `vector`
     dims: int
+    # ids as texts: only items with these ids and a usable vector are read; None: all items
     wanted: Ids | None = None
 
     @property

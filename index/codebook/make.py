@@ -39,10 +39,7 @@ LEAST_SAMPLE = 1 << 15
 def make_codebook(
     items: Items, spec: CodebookSpec, out: Path, learn: Learn, progress: Progress
 ) -> SidReport:
-    """Read the items twice: to check all and sample some, and to give each its SID.
-
-    Return how good the SIDs are.
-    """
+    """Read the items twice: to check and sample, and to give SIDs. Return how good these are."""
     codes = spec.sizes
     require_sids(spec.sid_space or "-", codes)
     _require_room(out, spec.force)
@@ -74,11 +71,7 @@ def make_codebook(
 
 
 def extend(items: Items, kept: Path) -> SidReport:
-    """Give new items SIDs by the codebook of `kept`, and add them to its table; report on them.
-
-    The vectors are as long as the codebook's. The caller holds the lock of the table, which has
-    none of these items.
-    """
+    """Give items SIDs by the codebook of `kept`, and add them to its table, which is locked."""
     codebook, facts = read_codebook(kept)
     ids_before, tokens_before = read_sids(kept / SIDS_FILE, facts)
     ids = _read(items, None, lambda *_: None)

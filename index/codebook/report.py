@@ -12,38 +12,24 @@ PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
 
 @dataclass(frozen=True, slots=True)
 class LevelReport:
-    """
-    level     the position in a SID, from 1
-    codes     the size of the vocabulary
-    unused    codes that no item has
-    fullest   items of the most frequent code, as a multiple of an even share
-    entropy   of the codes, in bits; log2(codes) if all have equally many
-    prefixes  distinct prefixes up to this level
-    error     the squared distances of the vectors from the sums of their centres up to this
-              level, relative to their squared distances from the mean vector
-    """
-
-    level: int
-    codes: int
-    unused: int
-    fullest: float
-    entropy: float
-    prefixes: int
+    level: int  # the position in a SID, from 1
+    codes: int  # the size of the vocabulary
+    unused: int  # codes that no item has
+    fullest: float  # items of the most frequent code, as a multiple of an even share
+    entropy: float  # of the codes, in bits; log2(codes) if all have equally many
+    prefixes: int  # distinct prefixes up to this level
+    # the squared distances of the vectors from the sums of their centres up to this level, relative
+    # to their squared distances from the mean vector
     error: float
 
 
 @dataclass(frozen=True, slots=True)
 class SidReport:
-    """
-    vocab_sizes    the codes by level
-    items_per_sid  by percentile of the SIDs
-    """
-
     sid_space: str
-    vocab_sizes: tuple[int, ...]
+    vocab_sizes: tuple[int, ...]  # the codes by level
     items: int
     sids: int
-    items_per_sid: dict[str, int]
+    items_per_sid: dict[str, int]  # by percentile of the SIDs
     levels: tuple[LevelReport, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -58,15 +44,10 @@ class SidReport:
 def report_of(
     sid_space: str,
     tokens: Tokens,
-    codes: tuple[int, ...],
-    errors: tuple[float, ...],
-    spread: float,
+    codes: tuple[int, ...],  # the size of the vocabulary, by level
+    errors: tuple[float, ...],  # the squared residuals of all items, by level
+    spread: float,  # the squared distances of all items from their mean
 ) -> SidReport:
-    """
-    codes   the size of the vocabulary, by level
-    errors  the squared residuals of all items, by level
-    spread  the squared distances of all items from their mean
-    """
     items = len(tokens)
     prefix = np.zeros(items, np.int64)
     levels = []

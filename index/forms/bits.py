@@ -58,12 +58,9 @@ class ListedCodes(dict[str | None, int]):
 
 
 class AskedBits(NamedTuple, Generic[Array]):
-    """What B requests ask of the attributes.
+    """What B requests ask of the attributes."""
 
-    bitmask  uint64 [B, words]   int64 in a tensor
-    """
-
-    bitmask: Array
+    bitmask: Array  # uint64 [B, words], int64 in a tensor
 
 
 @dataclass(frozen=True, slots=True)

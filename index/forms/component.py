@@ -22,8 +22,7 @@ Array = TypeVar("Array")
 
 Flags = npt.NDArray[np.bool_]
 
-BAD_VALUE = -1
-"""The code of a value that no rule may name."""
+BAD_VALUE = -1  # the code of a value that no rule may name
 
 OPEN_INCLUDE, OPEN_EXCLUDE = 1, 2
 """What passes before any list of ids is compared: rows that include values, and others."""
@@ -43,12 +42,11 @@ class ListColumn:
 
     The words are the codes of values; for a column of groups the size of each group, and the codes
     in it; for a column of numbers the two halves of a float64.
-    offsets int64 [rows + 1], valid uint8 [rows], codes int32 [...]
     """
 
-    offsets: npt.NDArray[np.int64]
-    valid: npt.NDArray[np.uint8]
-    codes: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]  # [rows + 1]
+    valid: npt.NDArray[np.uint8]  # [rows]
+    codes: npt.NDArray[np.int32]  # [...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +114,7 @@ class Component(Protocol):
         """Give a native matcher the row of each rule, and the rows. They must outlive it."""
 
     def add_to_users(self, reader: int, values: Any, hashed: bool) -> None:
-        """Add the names and values to a native reader of users. They must outlive it.
-
-        hashed  whether the reader must make Bloom queries
-        """
+        """Add names and values, which must outlive it, to a reader; `hashed` for Bloom queries."""
 
     def shapes(self, size: int, most: int) -> Any:
         """Return the shapes of what `size` requests ask. All have at most `most` values."""
@@ -133,10 +128,7 @@ class Component(Protocol):
         return True
 
     def address(self, asked: Any, kept: list[Any]) -> int:
-        """Return the address of a struct for C++: addresses of what a batch asks, then lengths.
-
-        Add what must live meanwhile to `kept`.
-        """
+        """Return the address of a struct for C++: addresses, then lengths. `kept` keeps them."""
         arrays = [np.ascontiguousarray(each) for each in asked]
         struct = np.array([*(each.ctypes.data for each in arrays), *map(len, arrays)], np.uintp)
         kept += [*arrays, struct]

@@ -28,12 +28,9 @@ _add_to_users = declare("grace_users_add_interval", c_uint64, c_char_p, c_int32)
 
 
 class AskedNumber(NamedTuple, Generic[Array]):
-    """What B requests ask about one range or flight.
+    """What B requests ask about one range or flight."""
 
-    number  float64 [B]   NaN where the request has none
-    """
-
-    number: Array
+    number: Array  # float64 [B]: NaN where the request has none
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,17 +70,12 @@ class AskedLists(NamedTuple, Generic[Array]):
 
     The ids and hashes of the values that some rule names are at value_offsets[b] ..
     value_offsets[b + 1]. Other values lead to no ad.
-
-    open           uint8 [B]       OPEN_EXCLUDE where a row that only excludes passes
-    value_offsets  int32 [B + 1]
-    value_ids      int32 [...]     ascending per request
-    hashes         uint64 [...]    their Bloom queries, 0 if not needed; int64 in a tensor
     """
 
-    open: Array
-    value_offsets: Array
-    value_ids: Array
-    hashes: Array
+    open: Array  # uint8 [B]: OPEN_EXCLUDE where a row that only excludes passes
+    value_offsets: Array  # int32 [B + 1]
+    value_ids: Array  # int32 [...]: ascending per request
+    hashes: Array  # uint64 [...]: their Bloom queries, 0 if not needed; int64 in a tensor
 
     @property
     def included(self) -> tuple[Array, Array]:

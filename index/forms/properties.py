@@ -42,21 +42,15 @@ _add_to_users = declare(
 
 
 class AskedFilters(NamedTuple, Generic[Array]):
-    """What B requests ask about one property.
+    """What B requests ask about one property."""
 
-    open         uint8 [B]        OPEN_INCLUDE where a row with any value passes but for none_ids,
-                                  OPEN_EXCLUDE where a row without a value passes
-    any_offsets  int32 [B + 1]    request b's values: offsets b to b + 1
-    any_ids      int32 [...]      ascending per request; values that no ad has are left out
-    none_offsets int32 [B + 1]
-    none_ids     int32 [...]
-    """
-
+    # uint8 [B]: OPEN_INCLUDE where a row with any value passes but for none_ids, OPEN_EXCLUDE where
+    # a row without a value passes
     open: Array
-    any_offsets: Array
-    any_ids: Array
-    none_offsets: Array
-    none_ids: Array
+    any_offsets: Array  # int32 [B + 1], request b's values: offsets b to b + 1
+    any_ids: Array  # int32 [...]: ascending per request; values that no ad has are left out
+    none_offsets: Array  # int32 [B + 1]
+    none_ids: Array  # int32 [...]
 
     @property
     def included(self) -> tuple[Array, Array]:

@@ -12,10 +12,7 @@ from grace.index.snapshot import Snapshot
 def derive(
     snapshot: Snapshot, eligibility: Eligibility, threads: int, allocate: Allocate = plain_memory
 ) -> Snapshot:
-    """Return the snapshot in this mode. Its facts stay the same arrays.
-
-    No result depends on `threads`. Raises ConfigError for partitions of another SID length.
-    """
+    """Return the snapshot in this mode, with the same arrays of facts, whatever `threads` are."""
     eligibility.require_length(snapshot.trie.sid_length)
     matchers, exact = None, None
     if eligibility.mode is MatcherMode.EXACT:

@@ -41,13 +41,8 @@ A property has one list: the rows that have the value.
 
 @dataclass(frozen=True, slots=True)
 class ExactLists:
-    """
-    leaf_offsets  int32 [leaves + 1]   the distinct rules of leaf i: leaf_offsets[i] .. [i + 1]
-    leaf_rules    int32 [...]          ascending within a leaf
-    """
-
-    leaf_offsets: Ids
-    leaf_rules: Ids
+    leaf_offsets: Ids  # [leaves + 1], the distinct rules of leaf i: leaf_offsets[i] .. [i + 1]
+    leaf_rules: Ids  # [...]: ascending within a leaf
     postings: tuple[Postings, ...]  # of the components with values, in their order
     num_rules: int  # of the snapshot; as an id, it is the rule that nobody passes
 

@@ -22,20 +22,16 @@ from grace.index.trie import SidTrie
 
 @dataclass(frozen=True, slots=True)
 class NodeMatchers:
-    """
-    index    int32 [ids]                the rows of child entries, entry after entry; entry j leads
-                                        to node j + 1
-    table    uint64 [rows, words]
-    offsets  int32 [child entries + 1]  dynamic: the ids of entry j are offsets[j] .. offsets[j + 1]
-
-    In mode `union` entry j has id j alone; in mode `static` every entry has as many ids as its
+    """In mode `union` entry j has id j alone; in mode `static` every entry has as many ids as its
     level's width, those of empty partitions leading to a row of zeros.
     """
 
+    # [ids]: the rows of child entries, entry after entry; entry j leads to node j + 1
     index: npt.NDArray[np.int32]
-    table: npt.NDArray[np.uint64]
+    table: npt.NDArray[np.uint64]  # [rows, words]
     level_rows: tuple[int, ...]  # rows of level 1 .. sid_length
     level_widths: tuple[int, ...] | None = None  # static: ids per entry of level 1 .. sid_length
+    # [child entries + 1], dynamic: the ids of entry j are offsets[j] .. offsets[j + 1]
     offsets: npt.NDArray[np.int32] | None = None
 
     def borders(self, trie: SidTrie) -> npt.NDArray[np.int32]:
@@ -49,11 +45,8 @@ class NodeMatchers:
 
 @dataclass(frozen=True, slots=True)
 class BloomMatchers:
-    """
-    star  uint8 [rows]   1 where the row contains the reserved element, which every user has
-    """
-
     rows: NodeMatchers
+    # [rows]: 1 where the row contains the reserved element, which every user has
     star: npt.NDArray[np.uint8]
 
 

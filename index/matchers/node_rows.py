@@ -48,14 +48,11 @@ _matcher_level_free = declare("grace_matcher_level_free", c_void_p)
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """How the items of a node are divided.
+    """How the items of a node are divided."""
 
-    width        partitions of every node; 0: each node has 1, 2, 4 .. k_max
-    fill_target  millionths of the `bits` of a row: with more of them set, a node doubles its number
-    """
-
-    width: int = 1
+    width: int = 1  # partitions of every node; 0: each node has 1, 2, 4 .. k_max
     k_max: int = 0
+    # millionths of the `bits` of a row: with more of them set, a node doubles its number
     fill_target: int = 0
     bits: int = 0
 
@@ -137,7 +134,6 @@ def _node_matchers(
 
 
 def _partitions(k_way: KWay | None, sid_length: int, bits: int) -> list[Partitions]:
-    """Return the partitions of levels 1 .. sid_length."""
     if k_way is None:
         return [ONE_ROW] * sid_length
     if isinstance(k_way, StaticKWay):

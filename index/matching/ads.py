@@ -18,20 +18,14 @@ _find = declare(
 
 @dataclass(frozen=True, slots=True)
 class SidToAds:
-    """An ad's *ordinal* is its place in (SID, ad id) order.
+    """An ad's *ordinal* is its place in (SID, ad id) order."""
 
-    ad_offsets  int64 [leaves + 1]   ordinals of leaf i: ad_offsets[i] .. [i + 1], at least one
-    ad_ids      int64 [ads]          ascending within a leaf, unique over all
-    ad_rule     int32 [ads]
-    ad_weight   float32 [ads]        finite
-    ad_lookup   int32 [ads]          ordinals in ascending order of ad id
-    """
-
+    # [leaves + 1], ordinals of leaf i: ad_offsets[i] .. [i + 1], at least one
     ad_offsets: npt.NDArray[np.int64]
-    ad_ids: npt.NDArray[np.int64]
-    ad_rule: npt.NDArray[np.int32]
-    ad_weight: npt.NDArray[np.float32]
-    ad_lookup: npt.NDArray[np.int32]
+    ad_ids: npt.NDArray[np.int64]  # [ads]: ascending within a leaf, unique over all
+    ad_rule: npt.NDArray[np.int32]  # [ads]
+    ad_weight: npt.NDArray[np.float32]  # [ads]: finite
+    ad_lookup: npt.NDArray[np.int32]  # [ads]: ordinals in ascending order of ad id
 
     @property
     def num_ads(self) -> int:

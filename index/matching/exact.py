@@ -77,17 +77,12 @@ class MatchCounts:
 
 @dataclass(frozen=True, slots=True)
 class MatchedAds:
-    """The returned ads of B requests, best first.
+    """The returned ads of B requests, best first."""
 
-    offsets         int64 [B + 1]   request b's ads: offsets[b] .. [b + 1]
-    ad_ids          int64 [...]
-    scores          float32 [...]   that of the ad's leaf
-    leaf_positions  int32 [...]     place of the ad's leaf among the request's leaves
-    """
-
-    offsets: npt.NDArray[np.int64]
-    ad_ids: npt.NDArray[np.int64]
-    scores: npt.NDArray[np.float32]
+    offsets: npt.NDArray[np.int64]  # [B + 1], request b's ads: offsets[b] .. [b + 1]
+    ad_ids: npt.NDArray[np.int64]  # [...]
+    scores: npt.NDArray[np.float32]  # [...] that of the ad's leaf
+    # [...]: place of the ad's leaf among the request's leaves
     leaf_positions: npt.NDArray[np.int32]
     counts: MatchCounts
 
@@ -97,15 +92,11 @@ class MatchedAds:
 
 @dataclass(frozen=True, slots=True)
 class HeldAds:
-    """The returned ads of B requests, in the memory of C++.
+    """The returned ads of B requests, in the memory of C++."""
 
-    offsets  int64 [B + 1]   request b has offsets[b + 1] - offsets[b] ads
-    replies  the handle that native functions read them by
-    """
-
-    offsets: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]  # [B + 1]: request b has offsets[b + 1] - offsets[b] ads
     counts: MatchCounts
-    replies: int
+    replies: int  # the handle that native functions read them by
 
     def taken(self) -> MatchedAds:
         ads = int(self.offsets[-1])
@@ -118,21 +109,19 @@ class HeldAds:
 class MatchLimits(TypedDict, total=False):
     """What requests leave out, and the state of updates; None is nothing.
 
-    stopped      uint64 [ceil(ads / 64)]   a bit per ordinal (SidToAds.bitmap_of)
-    exclude_ads  per request the ad ids not to return; unknown ones are ignored
-    exclude      per request the same of entity ids, by the schema's names of entities
-    at_most      per request the most ads to return of each entity, by the same names
-    weights      float32 [ads]   instead of the snapshot's
-
     Another thread may change elements of `stopped` and `weights` meanwhile: each one counts with
     its old or its new value.
     """
 
+    # [ceil(ads / 64)]: a bit per ordinal (SidToAds.bitmap_of)
     stopped: npt.NDArray[np.uint64] | None
+    # per request the ad ids not to return; unknown ones are ignored
     exclude_ads: Sequence[npt.ArrayLike] | None
+    # per request the same of entity ids, by the schema's names of entities
     exclude: Sequence[Mapping[str, npt.ArrayLike]] | None
+    # per request the most ads to return of each entity, by the same names
     at_most: Sequence[Mapping[str, int]] | None
-    weights: npt.NDArray[np.float32] | None
+    weights: npt.NDArray[np.float32] | None  # [ads]: instead of the snapshot's
 
 
 class ExactMatcher:
@@ -157,19 +146,16 @@ class ExactMatcher:
     def held(
         self,
         users: UserRows,
+        # [B + 1], request b's leaves: leaf_offsets[b] .. [b + 1]
         leaf_offsets: npt.NDArray[np.integer],
+        # [n]: leaf numbers, each once per request; NO_NODE is skipped
         leaves: npt.NDArray[np.int32],
-        scores: npt.NDArray[np.float32],
+        scores: npt.NDArray[np.float32],  # [n] in any order; NaN only with NO_NODE
+        # for all requests, or one per request
         max_ads: int | Sequence[int] | npt.NDArray[np.integer],
         **limits: Unpack[MatchLimits],
     ) -> Iterator[HeldAds]:
-        """Match requests. The ads that it yields are valid only inside the context.
-
-        leaf_offsets  [B + 1]       request b's leaves: leaf_offsets[b] .. [b + 1]
-        leaves        int32 [n]     leaf numbers, each once per request; NO_NODE is skipped
-        scores        float32 [n]   in any order; NaN only with NO_NODE
-        max_ads       for all requests, or one per request
-        """
+        """Match requests. The ads that it yields are valid only inside the context."""
         requests, snapshot = len(users), self._snapshot
         users.require_encoded_for(snapshot)
         first_leaves = np.ascontiguousarray(leaf_offsets, np.int64)

@@ -185,10 +185,7 @@ class ColumnFacts:
 def read_facts(
     files: Sequence[TableFile], columns: Mapping[str, bool], advance: Callable[[int], None]
 ) -> dict[str, ColumnFacts]:
-    """Read all rows, and call `advance` with the number of rows read so far.
-
-    columns  by name: whether to keep the column's values as ids
-    """
+    """Read all rows. `columns` says whose values to keep as ids; `advance` gets the rows read."""
     found = {name: ColumnFacts(name, [] if is_id else None) for name, is_id in columns.items()}
     done = 0
     for file in files:
@@ -207,10 +204,7 @@ def add_batch(found: Mapping[str, ColumnFacts], batch: pa.RecordBatch, file: Tab
 
 
 def split_lists(facts: Collection[ColumnFacts]) -> str | None:
-    """Split texts at the separator that lists values in the most columns; return it, or None.
-
-    The facts must come from cells that are not split yet.
-    """
+    """Split cells, not split yet, by the separator that lists values in most columns; return it."""
     texts = [each for each in facts if each.has_texts and each.plain != EXPRESSION]
     columns = [each for each in texts if not is_title(each.plain)]
     may_list = [each for each in columns if not each.words & WORDS["prose"]]

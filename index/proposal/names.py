@@ -147,10 +147,7 @@ def singular(name: str) -> str:
 
 
 class NewNames:
-    """Gives each column a valid name that no other column of the table has.
-
-    A build reads any column that has our name, even one that the proposal ignores.
-    """
+    """Gives each column a valid name that no other has: a build reads any column of our name."""
 
     def __init__(self, columns: Collection[str]) -> None:
         self._columns = columns
@@ -158,10 +155,7 @@ class NewNames:
         self._unnamed = 0
 
     def name_of(self, plain: str, *named: str, endings: Collection[str] = TargetSet.columns) -> str:
-        """Return the name, or one like it if it is not valid or another column has it.
-
-        `named` are the columns that get the name, with these endings.
-        """
+        """Return the name, or one like it, that only the columns `named` have, with endings."""
         name = plain[:_LONGEST].strip("_")
         while name.endswith(EXCLUDE_SUFFIX):
             name = name.removesuffix(EXCLUDE_SUFFIX)

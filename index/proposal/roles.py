@@ -62,16 +62,12 @@ NAMED_BY_ROLE = (Role.ID, Role.SID, Role.WEIGHT, Role.TITLE)
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """
-    name         ours for the column; empty if it is ignored
-    rule_role    of a rule, and of a column that is left out but could be one: its section's role
-    """
-
     column: str
     role: Role
-    name: str
+    name: str  # ours for the column; empty if it is ignored
     reason: str
     facts: ColumnFacts
+    # of a rule, and of a column that is left out but could be one: its section's role
     rule_role: Role | None = None
 
     @property

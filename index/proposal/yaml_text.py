@@ -14,8 +14,7 @@ from grace.index.targeting.schema import ENDINGS
 
 _PLAIN = re.compile(r"(\.{1,2}/)*[A-Za-z_/][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*", re.ASCII)
 _NOT_TEXT = frozenset({"true", "false", "null", ".inf", ".nan"})
-UNKNOWN = "unknown"
-"""A value of this name is what a user without one has."""
+UNKNOWN = "unknown"  # a value of this name is what a user without one has
 
 TURN_ON = (
     "To make one a rule, remove the `# ` before its lines and their heading in targeting.yaml and "

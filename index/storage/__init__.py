@@ -1,8 +1,4 @@
-"""Snapshots at rest: written once, published atomically, and read as if an enemy had written them.
-
-docs/snapshot.md is the format. `write_snapshot` makes a version, `publish` makes it current,
-`load_snapshot` returns it after every check. `grace.index.verify` reports what it finds.
-"""
+"""Snapshots at rest: written once, published atomically, read as if an enemy wrote them."""
 
 from grace.index.storage.reader import load_snapshot
 from grace.index.storage.versions import (

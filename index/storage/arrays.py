@@ -198,15 +198,11 @@ TABLE = (
 
 @dataclass(frozen=True, slots=True)
 class ArrayOf:
-    """A row's array of the snapshot itself, or of one of the names of its schema.
-
-    name   of the schema, or an empty text
-    place  in the snapshot
-    """
+    """A row's array of the snapshot itself, or of one of the names of its schema."""
 
     row: Row
-    name: str = ""
-    place: tuple[str, ...] = ()
+    name: str = ""  # of the schema, or an empty text
+    place: tuple[str, ...] = ()  # in the snapshot
 
     @property
     def file(self) -> str:

@@ -31,16 +31,11 @@ _check_texts = declare(
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """
-    arrays          by name, without the name of the set or entity whose array is checked
-    sizes           by the words of the table
-    vocab_sizes     tokens per position
-    level_starts    the first node of each level of the trie, and at the end the number of nodes
-    """
-
+    # by name, without the name of the set or entity whose array is checked
     arrays: Mapping[str, Array]
-    sizes: Mapping[str, int]
-    vocab_sizes: tuple[int, ...]
+    sizes: Mapping[str, int]  # by the words of the table
+    vocab_sizes: tuple[int, ...]  # tokens per position
+    # the first node of each level of the trie, and at the end the number of nodes
     level_starts: tuple[int, ...]
     threads: int
 
@@ -52,14 +47,12 @@ class Check(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Offsets ascend from 0 to the number of `members`. No group is empty unless it may be.
-
-    of_offsets  the members are offsets themselves, so that the last one is no member
-    """
+    """Offsets ascend from 0 to the number of `members`. No group is empty unless it may be."""
 
     members: str
     group: str
     may_be_empty: bool = False
+    # the members are offsets themselves, so that the last one is no member
     of_offsets: bool = False
 
     def fault(self, own: Array, view: View) -> str | None:

@@ -19,8 +19,7 @@ from grace.index.snapshot import MAX_VERSION
 
 LOCK = ".lock"
 NEW_CURRENT = ".CURRENT.new"
-PARTIAL = ".writing-"
-"""Begins the name of a version's folder until it is complete."""
+PARTIAL = ".writing-"  # begins the name of a version's folder until it is complete
 
 _VERSION_NAME = re.compile(r"[0-9]{20}")
 
@@ -37,7 +36,6 @@ def version_of_name(name: str) -> int | None:
 
 
 def open_root(root: Path) -> AbstractContextManager[int]:
-    """A descriptor of the root folder."""
     try:
         return closing(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError as error:
@@ -57,7 +55,6 @@ def open_folder(name: str, folder: int) -> AbstractContextManager[int]:
 
 @contextmanager
 def open_file(name: str, folder: int) -> Iterator[tuple[int, int]]:
-    """A descriptor and the size of a regular file."""
     try:
         with closing(open_regular(name, folder, os.O_NOFOLLOW)) as file:
             yield file, os.fstat(file).st_size

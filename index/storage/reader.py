@@ -35,10 +35,7 @@ def load_snapshot(
     threads: int | None = None,
     allocate: Allocate = plain_memory,
 ) -> Snapshot:
-    """Return the current or the named version of ROOT, or that of ROOT/VERSION, to decode with.
-
-    Raises SnapshotError if a check fails, InputError if there is no such version.
-    """
+    """Return the current or the named version of ROOT, or that of ROOT/VERSION, to decode with."""
     threads = threads or available_cores()
     with open_snapshot(path, version) as opened:
         return derive(read_snapshot(opened, threads, allocate), eligibility, threads, allocate)
@@ -92,10 +89,7 @@ def map_snapshot(
     version: int,
     to_check: Callable[[str], bool] = lambda _file: True,
 ) -> Snapshot:
-    """Return a version whose arrays are maps of its files.
-
-    Check the digests of the files that `to_check` chooses, but not what the arrays hold.
-    """
+    """Return a version of mapped files; check the digests that `to_check` chooses, no content."""
     with open_snapshot(path, version) as opened:
         arrays = {}
         for entry in opened.manifest.files:

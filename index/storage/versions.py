@@ -33,14 +33,10 @@ _PUBLISH = "make it anew with `grace publish ROOT VERSION`"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What CURRENT names.
+    """What CURRENT names."""
 
-    version  None if nothing was published
-    mark     differs after every publish, even one of the same version
-    """
-
-    version: int | None
-    mark: tuple[int, int] | None = None
+    version: int | None  # None if nothing was published
+    mark: tuple[int, int] | None = None  # differs after every publish, even one of the same version
 
 
 def root_of(path: Path) -> Path:

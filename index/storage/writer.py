@@ -32,10 +32,7 @@ _MARGIN = 16 << 20  # headers, the manifest, and the file system's own blocks
 
 
 def write_snapshot(snapshot: Snapshot, root: Path, on_wait: Notify = lambda _: None) -> Path:
-    """Write the version that the snapshot's facts name, complete but not current yet.
-
-    If the root has that one or a later one, write the next free version: versions never change.
-    """
+    """Write the facts' version, or the next free one, complete but not current. None changes."""
     manifest = _manifest(snapshot)
     arrays = arrays_of(snapshot)
     try:
@@ -60,10 +57,7 @@ def write_snapshot(snapshot: Snapshot, root: Path, on_wait: Notify = lambda _: N
 
 
 def write_unsynced(snapshot: Snapshot, root: Path) -> None:
-    """Write the only version of a temporary folder, which need not survive a power cut.
-
-    Syncing its files would take longer than writing them. Raises OSError if writing fails.
-    """
+    """Write the only version of a temporary folder. Syncing would take longer than writing it."""
     with open_root(root) as folder:
         _write_version(_manifest(snapshot), arrays_of(snapshot), folder, synced=False)
 

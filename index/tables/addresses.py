@@ -53,7 +53,6 @@ def within(folder: str | Path, address: str) -> str:
 
 
 def file_system(address: str) -> tuple[fs.FileSystem, str]:
-    """Return the file system of an address, and the path in it."""
     if not is_url(address):
         return fs.LocalFileSystem(), str(Path(address).absolute())
     try:
@@ -91,7 +90,6 @@ def first_line(error: Exception) -> str:
 
 
 def files_at(addresses: Sequence[str]) -> list[str]:
-    """Return the files of a table that is given as files and folders."""
     files: list[str] = []
     for address in addresses:
         system, path = file_system(address)

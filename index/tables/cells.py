@@ -27,13 +27,10 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ListParts:
-    """Row r's values are flat[offsets[r] : offsets[r + 1]] where valid[r].
+    """Row r's values are flat[offsets[r] : offsets[r + 1]] where valid[r]."""
 
-    offsets int64 [rows + 1], valid uint8 [rows]
-    """
-
-    offsets: npt.NDArray[np.int64]
-    valid: npt.NDArray[np.uint8]
+    offsets: npt.NDArray[np.int64]  # [rows + 1]
+    valid: npt.NDArray[np.uint8]  # [rows]
     flat: pa.Array
 
     def array(self) -> pa.Array:

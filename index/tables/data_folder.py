@@ -44,17 +44,13 @@ FIRST_SECOND, LAST_SECOND = 631_152_000, 4_102_444_800  # a log's times: from 19
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """The address of a table and the names of its columns: `columns` maps our names to theirs.
-
-    `ignore` names columns of the table that look like rules but are not. `time_unit` is
-    the unit of integer times, which count from 1970: of a log, and of the flights of ads.
-    """
+    """The address of a table and the names of its columns."""
 
     files: tuple[str, ...]
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)  # ours: theirs
     list_separator: str | None = None
-    ignore: tuple[str, ...] = ()
-    time_unit: str = "ms"
+    ignore: tuple[str, ...] = ()  # columns that look like rules but are not
+    time_unit: str = "ms"  # of integer times since 1970: of a log, and of the flights of ads
 
     def __post_init__(self) -> None:
         if self.time_unit not in TIME_UNITS:

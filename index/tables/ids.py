@@ -24,8 +24,7 @@ from grace.index.tables.sid_table import open_sid_table, sid_table_at
 _BATCH_ROWS = 1 << 18
 _LOOK_SECONDS = 1.0  # between two looks at files, if no id is missing
 _SIDS = pa.list_(pa.int64())
-_Find: TypeAlias = Callable[[Any], Any]
-"""Returns what belongs to a key; None for an unknown key."""
+_Find: TypeAlias = Callable[[Any], Any]  # returns what belongs to a key; None for an unknown key
 
 
 class DataIds:

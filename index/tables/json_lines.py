@@ -16,7 +16,6 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def read_header(stream: BinaryIO, address: str) -> tuple[pa.Schema, int]:
-    """Return the columns of all rows, and the number of rows."""
     schema, rows = pa.schema([]), 0
     for block in _blocks(stream, address):
         table = _parsed(block, address, rows)

@@ -1,7 +1,4 @@
-"""The roles of columns: the types that may play each, and the words of a refusal.
-
-`rows.py` reads the cells of each role.
-"""
+"""The roles of columns: the types that may play each, and the words of a refusal."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -24,8 +24,7 @@ from grace.index.tables.roles import both_names
 from grace.index.tables.table_file import TableFile
 
 NO_ID = -1
-UNKNOWN = -2
-"""The number of an id that its id map does not have."""
+UNKNOWN = -2  # the number of an id that its id map does not have
 
 LARGEST = 1e15  # so that a sum of squares stays finite in float32
 
@@ -208,7 +207,6 @@ class Rows:
         return weights
 
     def numbers(self, name: str) -> tuple[npt.NDArray[np.float64], Mask]:
-        """Return numbers, and which rows have one."""
         numbers, valid = self._numbers(name)
         self._refuse(name, ~np.isfinite(numbers), "must be a finite number")
         column, size = self.given(name), np.abs(numbers)

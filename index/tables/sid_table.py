@@ -1,7 +1,4 @@
-"""A table of SIDs: `item_id` (int64 or text) and `sid`, of one SID space and vocabulary.
-
-Imports and codebooks write one, and builds join it to the ads.
-"""
+"""A table of SIDs: `item_id` (int64 or text) and `sid`, of one SID space and vocabulary."""
 
 from collections.abc import Sequence
 from pathlib import Path

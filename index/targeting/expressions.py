@@ -67,8 +67,7 @@ def clauses_of(text: str, schema: TargetingSchema) -> list[Clause]:
     return list(distinct.values())
 
 
-Part = tuple[str, Any]
-"""A name, and an alternative of one of its leaves."""
+Part = tuple[str, Any]  # a name, and an alternative of one of its leaves
 
 
 class _Parsed(NamedTuple):

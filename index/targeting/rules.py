@@ -15,22 +15,16 @@ _BLOCK = 1 << 18  # ads that are counted at a time
 
 
 class Lists(NamedTuple):
-    """Rows of value ids: row i is values[offsets[i] : offsets[i + 1]], ascending.
+    """Rows of value ids: row i is values[offsets[i] : offsets[i + 1]], ascending."""
 
-    offsets int64 [rows + 1], values int32 [...]
-    """
-
-    offsets: npt.NDArray[np.int64]
-    values: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]  # [rows + 1]
+    values: npt.NDArray[np.int32]  # [...]
 
 
 class Groups(NamedTuple):
-    """Rows of lists: row i has the lists offsets[i] .. offsets[i + 1].
+    """Rows of lists: row i has the lists offsets[i] .. offsets[i + 1]."""
 
-    offsets int64 [rows + 1]
-    """
-
-    offsets: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]  # [rows + 1]
     lists: Lists
 
 
@@ -42,8 +36,7 @@ Column = npt.NDArray[Any] | Lists | Groups
 class Rows:
     """The distinct rows of one component: its fields are columns. The builder knows no more."""
 
-    has_values: ClassVar[bool]
-    """Whether the rows name interned values."""
+    has_values: ClassVar[bool]  # whether the rows name interned values
 
     @property
     def columns(self) -> tuple[Any, ...]:
@@ -55,13 +48,10 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class NumberRows(Rows):
-    """Rows of numbers: the bits of attribute values that a rule allows, or both ends of a range.
-
-    table [rows, width]
-    """
+    """Rows of numbers: the bits of attribute values that a rule allows, or both ends of a range."""
 
     has_values = False
-    table: npt.NDArray[Any]
+    table: npt.NDArray[Any]  # [rows, width]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +62,7 @@ class ValueRows(Rows):
 
 @dataclass(frozen=True, slots=True)
 class SetRules(Rows):
-    """The set rules of one set.
-
-    An empty include list lets any user pass, and an empty exclude list excludes no user. A user
-    also needs a value of each group.
-    """
+    """A set's rules. An empty list limits nobody. A user also needs a value of each group."""
 
     has_values = True
     include: Lists
@@ -86,15 +72,10 @@ class SetRules(Rows):
 
 @dataclass(frozen=True, slots=True)
 class TargetingRules:
-    """
-    rows          int32 [rules, components]   the row of each component
-    parts         the rows of each component
-    alternatives  rules of which one must pass, distinct, in the order of an ad's clauses;
-                  alternative i has the number num_rules + i
-    """
-
-    rows: npt.NDArray[np.int32]
-    parts: tuple[Any, ...]
+    rows: npt.NDArray[np.int32]  # [rules, components]: the row of each component
+    parts: tuple[Any, ...]  # the rows of each component
+    # rules of which one must pass, distinct, in the order of an ad's clauses; alternative i has the
+    # number num_rules + i
     alternatives: Lists
 
     @property

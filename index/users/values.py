@@ -13,13 +13,8 @@ from xxhash import xxh3_64_intdigest
 
 @dataclass(frozen=True)
 class InternedValues:
-    """
-    offsets  int64 [values + 1]   bytes of value i: offsets[i] .. [i + 1]
-    utf8     uint8 [...]          strictly ascending, value by value
-    """
-
-    offsets: npt.NDArray[np.int64]
-    utf8: npt.NDArray[np.uint8]
+    offsets: npt.NDArray[np.int64]  # [values + 1], bytes of value i: offsets[i] .. [i + 1]
+    utf8: npt.NDArray[np.uint8]  # [...]: strictly ascending, value by value
 
     @staticmethod
     def of(values: Iterable[str]) -> "InternedValues":

@@ -37,10 +37,7 @@ class Admission(Structure):
 
 
 def admission_of(users: UserTensors, index: DecodeIndex) -> tuple[Admission, list[AdmissionSet]]:
-    """Return the addresses of users and index, and those of each set.
-
-    What only a GPU reads is missing: its work space, and the sets in the admission itself.
-    """
+    """Return addresses of users and index, and of each set, but not what only a GPU reads."""
     device = index.node_offsets.device
     admission = Admission(
         node_offsets=address("node_offsets", index.node_offsets, device, torch.int32),

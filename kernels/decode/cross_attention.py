@@ -12,27 +12,20 @@ from grace.kernels.row_stable import masked_softmax, matmul
 
 @dataclass(frozen=True, slots=True)
 class BeamQueries:
-    """The queries of beams to the user contexts of their requests; all have one type.
+    """The queries of beams to the user contexts of their requests; all have one type."""
 
-    queries    [B * M, H * d]      row b * M + m is beam m of request b
-    keys       [B, H, T, d], values likewise
-    key_mask   bool [B, T]         False: the key gets no weight; it must still be finite
-    row_scale  float32 [B * M]     multiplies the row's query: an RMS factor not yet applied
-    query_rows int32 [B * M]       if given, queries is [any, H * d] and the query of row r is that
-                                   of query_rows[r]: a memo's queries are read in place
-    dtype      of the result       None: the queries' type
-    request_scale float32 [B]      multiplies the request's result
-    """
-
-    queries: Tensor
-    keys: Tensor
+    queries: Tensor  # [B * M, H * d]: row b * M + m is beam m of request b
+    keys: Tensor  # [B, H, T, d], values likewise
     values: Tensor
-    key_mask: Tensor
+    key_mask: Tensor  # bool [B, T], False: the key gets no weight; it must still be finite
     scale: float
+    # float32 [B * M], multiplies the row's query: an RMS factor not yet applied
     row_scale: Tensor | None = None
+    # int32 [B * M]. If given, queries is [any, H * d] and the query of row r is that of
+    # query_rows[r]: a memo's queries are read in place
     query_rows: Tensor | None = None
-    dtype: torch.dtype | None = None
-    request_scale: Tensor | None = None
+    dtype: torch.dtype | None = None  # of the result; None: the queries' type
+    request_scale: Tensor | None = None  # float32 [B]: multiplies the request's result
 
     @property
     def rows(self) -> int:

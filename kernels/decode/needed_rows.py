@@ -34,13 +34,9 @@ _needed_rows = declare(
 
 @dataclass(frozen=True, slots=True)
 class NeededRows:
-    """
-    index    int32 [ids]                the rows of child entries, entry after entry
-    offsets  int32 [child entries + 1]  the ids of entry j are offsets[j] .. offsets[j + 1]; None:
-                                        entry j has only id j
-    """
-
-    index: npt.NDArray[np.int32]
+    index: npt.NDArray[np.int32]  # [ids]: the rows of child entries, entry after entry
+    # [child entries + 1], the ids of entry j are offsets[j] .. offsets[j + 1]; None: entry j has
+    # only id j
     offsets: npt.NDArray[np.int32] | None
 
 

@@ -13,22 +13,17 @@ from grace.kernels.decode.tensors import Beams, Candidates
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The candidates of a step, of which each request keeps k, `ordered` or as they come.
+    """The candidates of a step, of which each request keeps k, `ordered` or as they come."""
 
-    logits     [B * M, C]       the step's tokens, then columns that only enter the normaliser
-    scores     float32 [B, M]   of the beams
-    row_scale  float32 [B * M]  multiplies the row's logits: an RMS factor not yet applied
-    """
-
-    logits: Tensor
-    scores: Tensor
+    logits: Tensor  # [B * M, C]: the step's tokens, then columns that only enter the normaliser
+    scores: Tensor  # float32 [B, M] of the beams
     candidates: Candidates
     k: int
     ordered: bool
+    # float32 [B * M], multiplies the row's logits: an RMS factor not yet applied
     row_scale: Tensor | None = None
 
     def check(self) -> tuple[int, int]:
-        """-> requests, beams"""
         scores, found = self.scores, self.candidates
         if scores.dim() != 2 or scores.shape[1] == 0:
             raise ValueError(f"scores must be [requests, beams >= 1], got {list(scores.shape)}")

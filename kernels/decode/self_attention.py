@@ -16,22 +16,16 @@ from grace.kernels.products.fp8_products import in_type
 
 @dataclass(frozen=True, slots=True)
 class PagedPrefixes:
-    """The prefixes of beam rows in a pool of blocks.
+    """The prefixes of beam rows in a pool of blocks."""
 
-    pool       [blocks, 3, H, d]   q, k, v of one token of one beam row
-    table      int32 [rows, L]     block of a row's token j; columns beyond `step` are not read
-    bias       [H, L]              by distance
-    row_scale  float32 [blocks]    multiplies the block's q, k and v: an RMS factor not yet applied
-    dtype      of the result       None: the pool's type
-    """
-
-    pool: Tensor
-    table: Tensor
+    pool: Tensor  # [blocks, 3, H, d]: q, k, v of one token of one beam row
+    table: Tensor  # int32 [rows, L]: block of a row's token j; columns beyond `step` are not read
     step: int
-    bias: Tensor
+    bias: Tensor  # [H, L] by distance
     scale: float
+    # float32 [blocks], multiplies the block's q, k and v: an RMS factor not yet applied
     row_scale: Tensor | None = None
-    dtype: torch.dtype | None = None
+    dtype: torch.dtype | None = None  # of the result; None: the pool's type
 
     def check(self) -> None:
         if self.pool.dim() != 4 or self.pool.shape[1] != 3:

@@ -25,35 +25,25 @@ from grace.kernels.eligibility.tensors import ExactTensors
 MOST_SETS_ON_GPU = 8
 """The most targeting sets that admission on a GPU tests: kMostSets of grace/admission.h."""
 
-NO_BLOCK = -1
-"""The entry of a block table where a beam has no token yet."""
+NO_BLOCK = -1  # the entry of a block table where a beam has no token yet
 
 
 @dataclass(frozen=True, slots=True)
 class BloomTensors:
-    """One set's Bloom rows.
+    """One set's Bloom rows."""
 
-    index    int32 [child entries], or [ids] with offsets
-    table    int64 [rows, bits / 64]
-    star     uint8 [rows]
-    offsets  int32 [child entries + 1]
-    """
-
-    index: Tensor
-    table: Tensor
-    star: Tensor
+    index: Tensor  # int32 [child entries], or [ids] with offsets
+    table: Tensor  # int64 [rows, bits / 64]
+    star: Tensor  # uint8 [rows]
     bits: int
     hashes: int
-    offsets: Tensor | None = None  # None where every entry has one row, as in mode `union`
+    # int32 [child entries + 1]; None where every entry has one row, as in mode `union`
+    offsets: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class DecodeIndex:
     """A snapshot's trie and matchers on one device; see index/trie.py for the numbering.
-
-    node_offsets   int32 [internal nodes + 1]
-    csr_tokens     int32 [child entries]
-    bitmask_index  int32 [child entries], bitmask_table int64 [rows, words]; None in mode `cd`
 
     In the k-way modes an entry has several row ids: entry j has offsets[j] .. offsets[j + 1]. They
     are the rows of the snapshot that can decide (kernels/decode/needed_rows.py).
@@ -61,10 +51,10 @@ class DecodeIndex:
 
     vocab_sizes: tuple[int, ...]
     first_leaf: int
-    node_offsets: Tensor
-    csr_tokens: Tensor
-    bitmask_index: Tensor | None = None
-    bitmask_table: Tensor | None = None
+    node_offsets: Tensor  # int32 [internal nodes + 1]
+    csr_tokens: Tensor  # int32 [child entries]
+    bitmask_index: Tensor | None = None  # int32 [child entries]
+    bitmask_table: Tensor | None = None  # int64 [rows, words]; None in mode `cd`
     blooms: tuple[BloomTensors, ...] = ()
     bitmask_offsets: Tensor | None = None  # int32 [child entries + 1], like a set's offsets
     exact: ExactTensors | None = None  # in mode `exact`
@@ -146,18 +136,13 @@ class DecodeIndex:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The admitted children of all beam rows, row by row, tokens ascending within a row.
+    """The admitted children of all beam rows, row by row, tokens ascending within a row."""
 
-    offsets  int32 [rows + 1]   row r has the places offsets[r] .. offsets[r + 1]
-    tokens   int32 [n]
-    nodes    int32 [n]          the child's node
-    counts   int32 [rows]       if given, only the first counts[r] places of row r are candidates: a
-                                captured step knows its room in advance, not how many it admits
-    """
-
-    offsets: Tensor
-    tokens: Tensor
-    nodes: Tensor
+    offsets: Tensor  # int32 [rows + 1]: row r has the places offsets[r] .. offsets[r + 1]
+    tokens: Tensor  # int32 [n]
+    nodes: Tensor  # int32 [n]: the child's node
+    # int32 [rows], if given, only the first counts[r] places of row r are candidates: a captured
+    # step knows its room in advance, not how many it admits
     counts: Tensor | None = None
 
     def packed(self) -> "Candidates":
@@ -172,20 +157,14 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Beams:
-    """The live prefixes after a step, [B, M] each. A dead beam has score -inf and node NO_NODE.
+    """The live prefixes after a step, [B, M] each. A dead beam has score -inf and node NO_NODE."""
 
-    parents  int32     the flat row of the previous step that a beam continues; any row if dead
-    tokens   int32     the token it appends; 0 if dead
-    nodes    int32
-    scores   float32
-    corrupt  bool [B]  the request's numbers were not finite, so all its beams are dead
-    """
-
+    # int32: the flat row of the previous step that a beam continues; any row if dead
     parents: Tensor
-    tokens: Tensor
-    nodes: Tensor
-    scores: Tensor
-    corrupt: Tensor
+    tokens: Tensor  # int32: the token it appends; 0 if dead
+    nodes: Tensor  # int32
+    scores: Tensor  # float32
+    corrupt: Tensor  # bool [B]: the request's numbers were not finite, so all its beams are dead
 
 
 def members_of(first: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:

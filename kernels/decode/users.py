@@ -16,16 +16,14 @@ from grace.index.users.user_rows import UserRows
 
 @dataclass(frozen=True, slots=True)
 class UserTensors:
-    """The user rows of B requests.
+    """The user rows of B requests."""
 
-    asked     what they ask of each component: a NamedTuple of its form, here of tensors
-    eligible  int16 [ceil(B / 16), nodes]   mode `exact`: bit b % 16 of [b // 16, node] says whether
-                                            an ad below the node is eligible for request b
-    unasked   the components of which every request passes all rows, so nothing tests them
-    """
-
+    # what they ask of each component: a NamedTuple of its form, here of tensors
     asked: tuple[Any, ...]
+    # int16 [ceil(B / 16), nodes], mode `exact`: bit b % 16 of [b // 16, node] says whether an ad
+    # below the node is eligible for request b
     eligible: Tensor | None = None
+    # the components of which every request passes all rows, so nothing tests them
     unasked: frozenset[int] = frozenset()
 
     @staticmethod

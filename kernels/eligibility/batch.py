@@ -71,10 +71,6 @@ def eligible_nodes_on_gpu(users: UserTensors, index: DecodeIndex) -> Tensor:
 
 
 class EligibilityBatch:
-    """
-    eligible  int16 [ceil(B / 16), nodes]   the result, once native code has run
-    """
-
     def __init__(self, plan: EligibilityPlan, users: UserTensors) -> None:
         """The users must stay alive until native code has run."""
         device, requests = plan.device, users.bitmask.shape[0]
@@ -95,6 +91,7 @@ class EligibilityBatch:
         self._others = [each.passes(users) for each in plan.others]
         others = [_other_masks(masks, groups, device) for masks in self._others]
         self._plan = plan
+        # int16 [ceil(B / 16), nodes]: the result, once native code has run
         self.eligible = torch.empty(groups, plan.nodes, dtype=torch.int16, device=device)
         self.layout = Batch(
             requests=requests,

@@ -12,13 +12,8 @@ from grace.kernels.eligibility.tensors import pack_masks
 
 @dataclass(frozen=True, slots=True)
 class BitsPredicate:
-    """
-    ids    int32 [rules]          each rule's row
-    table  int64 [rows, words]    the attribute values that a row allows
-    """
-
-    ids: Tensor
-    table: Tensor
+    ids: Tensor  # int32 [rules] each rule's row
+    table: Tensor  # int64 [rows, words]: the attribute values that a row allows
 
     def passes(self, users: UserTensors) -> Tensor:
         self.check(users)

@@ -10,14 +10,9 @@ from grace.kernels.eligibility.tensors import pack_masks
 
 @dataclass(frozen=True, slots=True)
 class IntervalPredicate:
-    """
-    ids        int32 [rules]      each rule's row
-    component  the number of the component, and so of what users ask of it
-    table      float64 [rows, 2]  the lowest number and the highest; infinite where there is none
-    """
-
-    ids: Tensor
-    component: int
+    ids: Tensor  # int32 [rules] each rule's row
+    component: int  # the number of the component, and so of what users ask of it
+    # float64 [rows, 2]: the lowest number and the highest; infinite where there is none
     table: Tensor
     missing_passes: bool
 

@@ -22,13 +22,8 @@ of a property has values, HAS_INCLUDE, or is bare, HAS_EXCLUDE."""
 
 @dataclass(frozen=True, slots=True)
 class ListsPredicate:
-    """
-    ids        int32 [rules]   each rule's row
-    component  the number of the component, and so of what users ask of it
-    """
-
-    ids: Tensor
-    component: int
+    ids: Tensor  # int32 [rules] each rule's row
+    component: int  # the number of the component, and so of what users ask of it
     postings: PostingTensors
 
     def passes(self, users: UserTensors) -> Tensor:

@@ -68,10 +68,7 @@ class Plan(Structure):
 
 
 class EligibilityPlan:
-    """
-    bits .. others  the predicates by kind; native code has no body for the others
-    layout          what native code reads
-    """
+    """The predicates by kind, and `layout` for native code, which has no body for `others`."""
 
     def __init__(self, exact: ExactTensors, node_offsets: Tensor) -> None:
         self.exact = exact

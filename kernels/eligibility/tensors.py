@@ -31,24 +31,16 @@ class Predicate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PostingTensors:
-    """The rows of one component that name each value. A property has one list for both sides.
+    """The rows of one component that name each value. A property has one list for both sides."""
 
-    include_offsets  int64 [values + 1]   value v is included by include_rows[offsets[v]] ..
-    include_rows     int32 [...]
-    exclude_offsets  int64 [values + 1]
-    exclude_rows     int32 [...]
-    kinds            uint8 [rows]         has an include list | has an exclude list << 1
-    grouped          int32 [...]          the rows that also need groups, each of which is a row:
-    group_offsets    int32 [... + 1]      grouped[i] needs the rows group_offsets[i] ..
-    """
-
+    # int64 [values + 1]: value v is included by include_rows[offsets[v]] ..
     include_offsets: Tensor
-    include_rows: Tensor
-    exclude_offsets: Tensor
-    exclude_rows: Tensor
-    kinds: Tensor
-    grouped: Tensor
-    group_offsets: Tensor
+    include_rows: Tensor  # int32 [...]
+    exclude_offsets: Tensor  # int64 [values + 1]
+    exclude_rows: Tensor  # int32 [...]
+    kinds: Tensor  # uint8 [rows]: has an include list | has an exclude list << 1
+    grouped: Tensor  # int32 [...], the rows that also need groups, each of which is a row:
+    group_offsets: Tensor  # int32 [... + 1]: grouped[i] needs the rows group_offsets[i] ..
 
     @property
     def first_group(self) -> int:
@@ -58,17 +50,14 @@ class PostingTensors:
 
 @dataclass(frozen=True, slots=True)
 class ExactTensors:
-    """
-    leaf_offsets  int32 [leaves + 1]   the distinct rules of leaf i: leaf_offsets[i] .. [i + 1]
-    leaf_rules    int32 [...]          `num_rules`, the rule that nobody passes, where all ads of
-                                       this leaf and rule are stopped
-    level_starts  the first node of each level of the trie, and at the end the number of nodes
-    """
-
     predicates: tuple[Predicate, ...]
+    # int32 [leaves + 1], the distinct rules of leaf i: leaf_offsets[i] .. [i + 1]
     leaf_offsets: Tensor
+    # int32 [...]: `num_rules`, the rule that nobody passes, where all ads of this leaf and rule are
+    # stopped
     leaf_rules: Tensor
     num_rules: int
+    # the first node of each level of the trie, and at the end the number of nodes
     level_starts: tuple[int, ...]
 
 

@@ -22,26 +22,20 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenQueries:
-    """The queries of tokens to the tokens of their requests.
+    """The queries of tokens to the tokens of their requests."""
 
-    queries   [B, Q, H * d]       each head's d columns together
-    keys      [B, K, H * d]       values likewise
-    key_mask  bool [B, K]         False: the key gets no weight; it must still be finite. None: all
-    bias      [H, Q + K - 1]      by distance, from 1 - Q to K - 1. None: none
-    parts     without a bias: a query's keys are those of its part, and the rows of queries without
-              a part keep what `out` has
-    out       [B, Q, H * d]       where the result is written. None: new memory
-    """
-
-    queries: Tensor
-    keys: Tensor
+    queries: Tensor  # [B, Q, H * d] each head's d columns together
+    keys: Tensor  # [B, K, H * d], values likewise
     values: Tensor
     heads: int
     scale: float
+    # bool [B, K], False: the key gets no weight; it must still be finite. None: all
     key_mask: Tensor | None = None
-    bias: Tensor | None = None
+    bias: Tensor | None = None  # [H, Q + K - 1] by distance, from 1 - Q to K - 1. None: none
+    # without a bias: a query's keys are those of its part, and the rows of queries without a part
+    # keep what `out` has
     parts: Sequence[Part] | None = None
-    out: Tensor | None = None
+    out: Tensor | None = None  # [B, Q, H * d], where the result is written. None: new memory
 
     def check(self) -> None:
         axes = "requests tokens inner"

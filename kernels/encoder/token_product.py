@@ -20,8 +20,7 @@ After: TypeAlias = Literal["nothing", "relu", "opening", "open", "gate", "add"]
 
 _AXES = "requests tokens width"
 
-PART = 32
-"""Columns for each of which a writer may give a part of a token's sum of squares."""
+PART = 32  # columns for each of which a writer may give a part of a token's sum of squares
 
 
 class Run(NamedTuple):
@@ -33,12 +32,9 @@ class Run(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """Divide a token by sqrt(mean(x^2) + eps).
+    """Divide a token by sqrt(mean(x^2) + eps)."""
 
-    squares  float32 [B, T, parts]   their sum over the parts is a token's sum of squares
-    """
-
-    squares: Tensor
+    squares: Tensor  # float32 [B, T, parts]: their sum over the parts is a token's sum of squares
     eps: float
 
 
@@ -52,27 +48,23 @@ def empty_squares(tokens: Tensor) -> Tensor:
 class TokenProduct:
     """Runs of tokens to multiply, and where to write them.
 
-    x        [B, T, inner]         multiplied as they are, or as `norm` makes them
-    weight   [runs, wide, inner]   of each run
-    out      [B, T_out, wide]      may be x, if no target is a source
-    after    for y = x W^T of run i and its token t, and with t_out its target:
-             "nothing"  y
-             "relu"     relu(y)
-             "opening"  2 sigmoid(y)
-             "open"     relu(y) * other   other [B, 1, runs * wide], the openings of each run
-             "gate"     x[:, t] * sigmoid(y)
-             "add"      other[:, t_out] + y          other [B, T_out, wide], which may be `out`
-    squares  float32 [B, T_out, parts]   gets those of the tokens that are written
+    `after` says what is written for y = x W^T of run i and its token t, with t_out its target:
+        "nothing"  y
+        "relu"     relu(y)
+        "opening"  2 sigmoid(y)
+        "open"     relu(y) * other   other [B, 1, runs * wide], the openings of each run
+        "gate"     x[:, t] * sigmoid(y)
+        "add"      other[:, t_out] + y          other [B, T_out, wide], which may be `out`
     """
 
-    x: Tensor
-    weight: Tensor
-    out: Tensor
+    x: Tensor  # [B, T, inner], multiplied as they are, or as `norm` makes them
+    weight: Tensor  # [runs, wide, inner], of each run
+    out: Tensor  # [B, T_out, wide], may be x, if no target is a source
     runs: Sequence[Run]
     after: After = "nothing"
     other: Tensor | None = None
     norm: Norm | None = None
-    squares: Tensor | None = None
+    squares: Tensor | None = None  # float32 [B, T_out, parts]: gets those of the written tokens
 
     def check(self) -> None:
         requests, tokens, inner = sizes_of("x", self.x, _AXES)

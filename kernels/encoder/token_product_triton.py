@@ -31,16 +31,14 @@ _PART = tl.constexpr(PART)
 
 
 class _Tiles(NamedTuple):
-    """A program computes `rows` x `columns`, from `terms` of each sum at a time.
-
-    registers  the most that a thread may have, or None for what the compiler takes
-    """
+    """A program computes `rows` x `columns`, from `terms` of each sum at a time."""
 
     rows: int
     columns: int
     terms: int
     warps: int
     stages: int
+    # the most that a thread may have, or None for what the compiler takes
     registers: int | None = None
 
 

@@ -18,35 +18,24 @@ class SingleTables:
     """The weights of the inputs that are not sequences, of one type; each makes w numbers.
 
     A kind without inputs has a table without rows.
-
-    dense_weight  [dense * w, numbers]   every input's weight is a block of the diagonal
-    dense_bias    [dense * w]
-    categorical   [rows, w]              all tables one after another
-    bags          [rows, w]
     """
 
-    dense_weight: Tensor
-    dense_bias: Tensor
-    categorical: Tensor
-    bags: Tensor
+    dense_weight: Tensor  # [dense * w, numbers]: every input's weight is a block of the diagonal
+    dense_bias: Tensor  # [dense * w]
+    categorical: Tensor  # [rows, w]: all tables one after another
+    bags: Tensor  # [rows, w]
 
 
 @dataclass(frozen=True, slots=True)
 class SingleInputs:
-    """The inputs of B requests that are not sequences, as `FeatureLookups` holds them.
+    """The inputs of B requests that are not sequences, as `FeatureLookups` holds them."""
 
-    numbers      float32 [B, numbers]
-    categorical  int32 [B, inputs]       rows of the table
-    bag_offsets  int32 [B * bags + 1]
-    bag_rows     int32 [n]               rows of the table; those after the last offset mean nothing
-    at           int64 [4]               their addresses, if a recorded launch is to find each
-                                         batch's in turn: then these tensors only give the shapes
-    """
-
-    numbers: Tensor
-    categorical: Tensor
-    bag_offsets: Tensor
-    bag_rows: Tensor
+    numbers: Tensor  # float32 [B, numbers]
+    categorical: Tensor  # int32 [B, inputs]: rows of the table
+    bag_offsets: Tensor  # int32 [B * bags + 1]
+    bag_rows: Tensor  # int32 [n]: rows of the table; those after the last offset mean nothing
+    # int64 [4], their addresses, if a recorded launch is to find each batch's in turn: then these
+    # tensors only give the shapes
     at: Tensor | None = None
 
 

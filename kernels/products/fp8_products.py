@@ -22,14 +22,12 @@ from grace.kernels.products.row_factors import row_factors_reference
 from grace.kernels.row_stable import linear
 
 E4M3 = torch.float8_e4m3fn
-LARGEST = 448.0
-"""The largest number of e4m3."""
+LARGEST = 448.0  # the largest number of e4m3
 
 ORDERED = 128
 """Number of columns that are reordered together. The width of rounded rows is a multiple of it."""
 
-HEADROOM = 2.0
-"""The scale of a row, divided by its RMS factor before the last addition."""
+HEADROOM = 2.0  # the scale of a row, divided by its RMS factor before the last addition
 
 GROWN = 8.0
 """A row that grows by more than this factor is rounded again, so that fewer numbers are clipped."""
@@ -37,14 +35,10 @@ GROWN = 8.0
 
 @dataclass(frozen=True, slots=True)
 class RoundedWeight:
-    """A weight [outs, inner] in e4m3, with one scale per output channel.
+    """A weight [outs, inner] in e4m3, with one scale per output channel."""
 
-    rounded  e4m3 [outs, inner]
-    scales   float32 [outs]       the weight is about rounded * scales
-    """
-
-    rounded: Tensor
-    scales: Tensor
+    rounded: Tensor  # e4m3 [outs, inner]
+    scales: Tensor  # float32 [outs]: the weight is about rounded * scales
 
     @staticmethod
     def of(weight: Tensor, *, reads_ordered: bool) -> "RoundedWeight":
@@ -60,35 +54,25 @@ class RoundedWeight:
 
 @dataclass(frozen=True, slots=True)
 class RoundedRows:
-    """The residual stream, and its rounded copy.
+    """The residual stream, and its rounded copy."""
 
-    rows             bfloat16 [rows, d]
-    row_factors      float32 [rows]   the RMS factors of rows, and so of their products
-    rounded          e4m3 [rows, d]   rows times a scale, with ordered columns
-    rounded_factors  float32 [rows]   the RMS factors of products of `rounded`: of rows over scale
-    """
-
-    rows: Tensor
-    row_factors: Tensor
-    rounded: Tensor
+    rows: Tensor  # bfloat16 [rows, d]
+    row_factors: Tensor  # float32 [rows]: the RMS factors of rows, and so of their products
+    rounded: Tensor  # e4m3 [rows, d]: rows times a scale, with ordered columns
+    # float32 [rows], the RMS factors of products of `rounded`: of rows over scale
     rounded_factors: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """A product x W^T, and the residual stream to add it to.
+    """A product x W^T, and the residual stream to add it to."""
 
-    rows            bfloat16 [rows, outs]
-    row_factors     float32 [rows]         the RMS factors of rows before
-    rounded         e4m3 [rows, inner]     x
-    request_scales  float32 [requests]     multiply the product; a request's rows follow one
-                                           another, equally many for each
-    """
-
-    rows: Tensor
-    row_factors: Tensor
-    rounded: Tensor
+    rows: Tensor  # bfloat16 [rows, outs]
+    row_factors: Tensor  # float32 [rows]: the RMS factors of rows before
+    rounded: Tensor  # e4m3 [rows, inner]: x
     weight: RoundedWeight
+    # float32 [requests]: multiply the product; a request's rows follow one another, equally many
+    # for each
     request_scales: Tensor | None
     eps: float
 

@@ -1,10 +1,4 @@
-"""A checkpoint: a folder of two files that never change after the folder has its name.
-
-    model.yaml          the model's specification (`grace.model.definition.spec`)
-    model.safetensors   its weights, one tensor per parameter, with the modules' names
-
-docs/checkpoints.md describes the format and its faults.
-"""
+"""A checkpoint: a folder of two files, which never change once it has its name."""
 
 import hashlib
 import os

@@ -26,16 +26,12 @@ _PAPER_GFLOPS: dict[tuple[int, ...], float] = {
 
 @dataclass(frozen=True, slots=True)
 class BeamCost:
-    """The decoder's cost with some beams.
+    """The decoder's cost with some beams."""
 
-    profile      None for beams of the paper that are no profile of the configuration
-    paper_gflop  the paper's number for its model with these beams, else None
-    """
-
-    profile: str | None
+    profile: str | None  # None for beams of the paper that are no profile of the configuration
     beams: tuple[int, ...]
     gflop: float
-    paper_gflop: float | None
+    paper_gflop: float | None  # the paper's number for its model with these beams, else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +101,7 @@ def decoder_flops(spec: ModelSpec, beams: Sequence[int]) -> int:
 
 
 def encoder_flops(spec: ModelSpec) -> int:
-    """Return the operations of features and encoder for one request, whatever it has.
-
-    torch counts them while the model runs on tensors without memory.
-    """
+    """Return a request's operations of features and encoder, counted without memory by torch."""
     model = empty_model(spec).requires_grad_(False)  # the counter cannot follow unused gradients
     inputs = map_tensors(read_inputs(spec, [], 1), lambda tensor: tensor.to("meta"))
     with FlopCounterMode(display=False) as counter:

@@ -86,7 +86,6 @@ def require_finite(path: Path, name: str, tensor: Tensor) -> None:
 
 
 def write_weights(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a new file and sync it."""
     for name, tensor in tensors.items():
         require_finite(path, name, tensor)
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}

@@ -35,16 +35,9 @@ Prices = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Points and their codes.
-
-    codes   int64 [points]
-    counts  int64 [codes]
-    errors  float64 [points]   squared distance from the own centre
-    """
-
-    codes: Tensor
-    counts: Tensor
-    errors: Tensor
+    codes: Tensor  # int64 [points]
+    counts: Tensor  # int64 [codes]
+    errors: Tensor  # float64 [points]: squared distance from the own centre
 
     @classmethod
     def of(cls, points: Tensor, level: Level) -> "Served":
@@ -55,18 +48,14 @@ class Served:
 
 
 def learn_codebook(
-    sample: Vectors,
+    sample: Vectors,  # [n, dims], in random order
     codes: tuple[int, ...],
-    balance: float,
+    balance: float,  # the cap on a code's items, as a multiple of an even share; 0 for no cap
     seed: int,
+    # called with the number of levels that are done
     learned: Callable[[int], None] = lambda _: None,
 ) -> Codebook:
-    """Learn a level from the residuals of the levels before it.
-
-    sample   float32 [n, dims], in random order
-    balance  the cap on a code's items, as a multiple of an even share; 0 for no cap
-    learned  is called with the number of levels that are done
-    """
+    """Learn a level from the residuals of the levels before it."""
     rng = np.random.default_rng(seed)
     residual, levels = sample, []
     for size in codes:
@@ -97,10 +86,7 @@ def learn_level(points: Tensor, codes: int, balance: float, rng: np.random.Gener
 
 
 def seed_centres(points: Tensor, codes: int, rng: np.random.Generator) -> Tensor:
-    """Draw points in proportion to their squared distance from the earlier ones.
-
-    Each is the best of several draws. Return fewer than `codes` if fewer points differ.
-    """
+    """Draw points by their squared distance, each the best of several; fewer if fewer differ."""
     wide = points.double()
     squares = wide.square().sum(dim=1)
     chosen = [int(rng.integers(len(points)))]
@@ -140,10 +126,7 @@ def _means(points: Tensor, served: Served, centres: Tensor) -> Tensor:
 
 
 def _jumped(points: Tensor, served: Served, centres: Tensor) -> Tensor:
-    """Move centres that cost little to remove into the codes with the largest errors.
-
-    A centre jumps to the point with the largest error if that helps more than the jump costs.
-    """
+    """Move centres that cost little to remove to the largest errors, where that helps more."""
     wide = centres.double()
     squares = wide.square().sum(dim=1)
     apart = _squared_distances(wide, squares, torch.arange(len(wide)))

@@ -25,16 +25,11 @@ from grace.model.definition.inputs import UserContext
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """The SIDs of B requests, best first. Dead ones come last: NO_NODE with score -inf.
+    """The SIDs of B requests, best first. Dead ones come last: NO_NODE with score -inf."""
 
-    leaves   int32 [B, num_sids]     leaf numbers: leaf i is the i-th SID of the snapshot
-    scores   float32 [B, num_sids]   log-probabilities of the SIDs
-    corrupt  bool [B]                the model's numbers were not finite at some step: no live SID
-    """
-
-    leaves: Tensor
-    scores: Tensor
-    corrupt: Tensor
+    leaves: Tensor  # int32 [B, num_sids], leaf numbers: leaf i is the i-th SID of the snapshot
+    scores: Tensor  # float32 [B, num_sids]: log-probabilities of the SIDs
+    corrupt: Tensor  # bool [B], the model's numbers were not finite at some step: no live SID
 
     def packed(self) -> Tensor:
         """Return the three side by side as bytes, so that one copy moves them.   uint8 [n]"""

@@ -22,15 +22,11 @@ from grace.model.definition.t5_encoder import hidden_units
 
 @dataclass(frozen=True, slots=True)
 class CrossCache:
-    """The keys and values of cross-attention, computed once per request.
+    """The keys and values of cross-attention, computed once per request."""
 
-    keys, values  [B, H, T_ctx, dh] per layer
-    mask          bool [B, T_ctx]
-    """
-
-    keys: tuple[Tensor, ...]
+    keys: tuple[Tensor, ...]  # [B, H, T_ctx, dh] per layer, values likewise
     values: tuple[Tensor, ...]
-    mask: Tensor
+    mask: Tensor  # bool [B, T_ctx]
 
 
 class DecoderLayer(nn.Module):

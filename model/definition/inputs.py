@@ -24,30 +24,22 @@ AGE_BUCKETS = 44
 
 @dataclass(frozen=True, slots=True)
 class JaggedIds:
-    """The ids of B requests.
+    """The ids of B requests."""
 
-    offsets  int64 [B + 1]
-    values   int64 [n]
-    """
-
-    offsets: Tensor
-    values: Tensor
+    offsets: Tensor  # int64 [B + 1]
+    values: Tensor  # int64 [n]
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceEvents:
-    """One event sequence of B requests, each with at most max_length events, oldest first.
+    """One event sequence of B requests, each with at most max_length events, oldest first."""
 
-    offsets      int64 [B + 1]
-    sids         int64 [n, L]
-    age_buckets  int64 [n]   0 without a time, else 1 + floor(log2(1 + ms to the newest event)),
-                             at most AGE_BUCKETS - 1
-    side         int64 [n] each, in declared order; a missing id is the side's cardinality
-    """
-
-    offsets: Tensor
-    sids: Tensor
+    offsets: Tensor  # int64 [B + 1]
+    sids: Tensor  # int64 [n, L]
+    # int64 [n]: 0 without a time, else 1 + floor(log2(1 + ms to the newest event)), at most
+    # AGE_BUCKETS - 1
     age_buckets: Tensor
+    # int64 [n] each, in declared order; a missing id is the side's cardinality
     side: tuple[Tensor, ...]
 
     def rows_and_places(self) -> tuple[Tensor, Tensor]:
@@ -60,15 +52,11 @@ class SequenceEvents:
 
 @dataclass(frozen=True, slots=True)
 class ModelInputs:
-    """The inputs of a batch, those of each kind in declared order.
-
-    dense        float32 [B, size] each
-    categorical  int64 [B] each
-    """
+    """The inputs of a batch, those of each kind in declared order."""
 
     batch: int
-    dense: tuple[Tensor, ...]
-    categorical: tuple[Tensor, ...]
+    dense: tuple[Tensor, ...]  # float32 [B, size] each
+    categorical: tuple[Tensor, ...]  # int64 [B] each
     bags: tuple[JaggedIds, ...]
     sequences: tuple[SequenceEvents, ...]
 
@@ -79,24 +67,17 @@ class ModelInputs:
 
 @dataclass(frozen=True, slots=True)
 class SequenceTensors:
-    """One event sequence of a batch, padded.
+    """One event sequence of a batch, padded."""
 
-    states  float [B, max_length, d]
-    mask    bool [B, max_length]   True where there is an event
-    """
-
-    states: Tensor
-    mask: Tensor
+    states: Tensor  # float [B, max_length, d]
+    mask: Tensor  # bool [B, max_length]: True where there is an event
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureTensors:
-    """The output of the features stage, which the encoder reads.
+    """The output of the features stage, which the encoder reads."""
 
-    non_sequence  float [B, tokens, d]; None for the t5 encoder, which has none
-    """
-
-    non_sequence: Tensor | None
+    non_sequence: Tensor | None  # float [B, tokens, d]; None for the t5 encoder, which has none
     sequences: tuple[SequenceTensors, ...]
 
     def to(self, dtype: torch.dtype) -> "FeatureTensors":
@@ -110,14 +91,10 @@ class FeatureTensors:
 
 @dataclass(frozen=True, slots=True)
 class UserContext:
-    """The output of the encoder, which cross-attention reads.
+    """The output of the encoder, which cross-attention reads."""
 
-    states  float [B, T_ctx, d]
-    mask    bool [B, T_ctx]   cross-attention ignores keys that are False
-    """
-
-    states: Tensor
-    mask: Tensor
+    states: Tensor  # float [B, T_ctx, d]
+    mask: Tensor  # bool [B, T_ctx]: cross-attention ignores keys that are False
 
 
 def map_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:

@@ -78,39 +78,29 @@ def fast_search(
 
 @dataclass(frozen=True, slots=True)
 class _Prefixes:
-    """The prefixes of the beam rows that enter a step.
+    """The prefixes of the beam rows that enter a step."""
 
-    tokens   int32 [rows]      the last tokens
-    numbers  int32 [rows]      the prefixes' numbers in the memo; undefined beyond its steps
-    first    int32 [rows, L]   blocks in layer 0's table; undefined beyond the step's column
-    paged    int32 [rows, L]   blocks in the pools of the later layers, likewise
-    """
-
-    tokens: Tensor
-    numbers: Tensor
-    first: Tensor
-    paged: Tensor
+    tokens: Tensor  # int32 [rows]: the last tokens
+    numbers: Tensor  # int32 [rows]: the prefixes' numbers in the memo; undefined beyond its steps
+    first: Tensor  # int32 [rows, L]: blocks in layer 0's table; undefined beyond the step's column
+    paged: Tensor  # int32 [rows, L], blocks in the pools of the later layers, likewise
 
 
 @dataclass(frozen=True, slots=True)
 class _FastDecoder:
-    """The state of one batch's search.
-
-    bounds          `_value_bounds`, and one over them
-    pools           [blocks, 3, H, dh] of each layer after the first, written step by step
-    factors         float32 [blocks] of each pool: the row factors that attention applies
-    blocks          int32 [blocks]   the blocks' numbers
-    """
+    """The state of one batch's search."""
 
     weights: FastWeights
     memo: PrefixMemo
     ops: Ops
     cross: CrossCache
-    bounds: Tensor | None
+    bounds: Tensor | None  # `_value_bounds`, and one over them
     inverse_bounds: Tensor | None
+    # [blocks, 3, H, dh] of each layer after the first, written step by step
     pools: tuple[Tensor, ...]
+    # float32 [blocks] of each pool: the row factors that attention applies
     factors: tuple[Tensor, ...]
-    blocks: Tensor
+    blocks: Tensor  # int32 [blocks]: the blocks' numbers
 
     def step(self, step: int, prefixes: _Prefixes, rows: slice) -> tuple[Tensor, Tensor]:
         """Return logits without their row factors, and the factors. The step's blocks are `rows`.
@@ -124,7 +114,6 @@ class _FastDecoder:
         return x.logits(self.weights.heads[step])
 
     def continued(self, step: int, prefixes: _Prefixes, beams: Beams) -> _Prefixes:
-        """Return the prefixes of the beams that a step has selected."""
         tokens = beams.tokens.flatten()
         first = self.ops.rearrange(prefixes.first, beams.parents, step)
         torch.add(tokens, self.weights.first_block_of(step), out=first[:, step + 1])

@@ -85,35 +85,22 @@ class FastLayer:
 
 @dataclass(frozen=True, slots=True)
 class FastWeights:
-    """A decoder's weights.
-
-    start        [d]
-    embed        [L - 1, V, d]
-    first_blocks [1 + (L - 1) * V, 3, H, dh]   layer 0's q, k, v, with their row factors
-    layers       all layers
-    qkv          [3 * I, d] of each layer after the first
-    cross_kv     [layers * 2 * I, d_context]   each layer's keys, then its values
-    heads        [vocab_sizes[t] + extra[t], d] of each step
-    bias         float32 [H, L], in every precision
-    products     the body of plain products
-    rounded      the body of products with rounded weights; None without them
-    value_norms  float32 [layers]: the largest norm of a row of cross-attention's weights of values;
-                 with a rounded `cross_out`
-    """
-
     spec: DecoderSpec
     vocab_sizes: tuple[int, ...]
     scale: float
-    start: Tensor
-    embed: Tensor
-    first_blocks: Tensor
-    layers: tuple[FastLayer, ...]
-    qkv: tuple[Weight, ...]
-    cross_kv: Tensor
-    heads: tuple[Tensor, ...]
-    bias: Tensor
-    products: Products = PLAIN_PRODUCTS
+    start: Tensor  # [d]
+    embed: Tensor  # [L - 1, V, d]
+    first_blocks: Tensor  # [1 + (L - 1) * V, 3, H, dh]: layer 0's q, k, v, with their row factors
+    layers: tuple[FastLayer, ...]  # all layers
+    qkv: tuple[Weight, ...]  # [3 * I, d] of each layer after the first
+    cross_kv: Tensor  # [layers * 2 * I, d_context] each layer's keys, then its values
+    heads: tuple[Tensor, ...]  # [vocab_sizes[t]: + extra[t], d] of each step
+    bias: Tensor  # float32 [H, L], in every precision
+    products: Products = PLAIN_PRODUCTS  # the body of plain products
+    # the body of products with rounded weights; None without them
     rounded: RoundedOps | None = None
+    # float32 [layers]: the largest norm of a row of cross-attention's weights of values; with a
+    # rounded `cross_out`
     value_norms: Tensor | None = None
 
     @staticmethod

@@ -58,7 +58,6 @@ class Staging:
         self._block: _Block | None = None
 
     def arrays(self, shapes: Sequence[Shape]) -> list[AnyArray]:
-        """Return arrays to fill."""
         self._free = self._blocks.free.setdefault(tuple(shapes), [])
         self._block = self._free.pop() if self._free else _Block(shapes, self._blocks.device)
         return self._block.arrays

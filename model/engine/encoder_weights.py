@@ -41,32 +41,22 @@ class FastSelfAttention:
 
 @dataclass(frozen=True, slots=True)
 class FastPool:
-    """Attention of queries that are parameters.
+    """Attention of queries that are parameters."""
 
-    queries    [1, n, d]      to which `out` adds
-    projected  [1, n, d]      their norm and projection
-    kv         [1, 2 * d, d]
-    out        [1, d, d]
-    """
-
-    queries: Tensor
-    projected: Tensor
-    kv: Tensor
-    out: Tensor
+    queries: Tensor  # [1, n, d] to which `out` adds
+    projected: Tensor  # [1, n, d]: their norm and projection
+    kv: Tensor  # [1, 2 * d, d]
+    out: Tensor  # [1, d, d]
 
 
 @dataclass(frozen=True, slots=True)
 class FastSequences:
-    """The layers of a block's sequences.
-
-    personal  [1, sequences * d_ff, d]
-    gate_in   [1, d, d]   all sequences share it
-    """
+    """The layers of a block's sequences."""
 
     attention: FastSelfAttention
     feed_forward: FastFeedForward
-    personal: Tensor
-    gate_in: Tensor
+    personal: Tensor  # [1, sequences * d_ff, d]
+    gate_in: Tensor  # [1, d, d]: all sequences share it
 
 
 @dataclass(frozen=True, slots=True)

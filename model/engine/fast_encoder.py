@@ -65,22 +65,14 @@ class _Tokens(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where the tokens of a request are, and their places in a tensor of these tokens alone.
+    """Where the tokens of a request are, and their places in a tensor of these tokens alone."""
 
-    user      the user's tokens
-    exchange  gated summaries and the user's tokens
-    all       each sequence, its summaries first
-    events    each sequence's events, and their places in `all`
-    summaries each sequence's summaries, likewise
-    gates     each sequence's summaries, and where they are once they are gated
-    """
-
-    user: Run
-    exchange: Run
-    all: tuple[Run, ...]
-    events: tuple[Run, ...]
-    summaries: tuple[Run, ...]
-    gates: tuple[Run, ...]
+    user: Run  # the user's tokens
+    exchange: Run  # gated summaries and the user's tokens
+    all: tuple[Run, ...]  # each sequence, its summaries first
+    events: tuple[Run, ...]  # each sequence's events, and their places in `all`
+    summaries: tuple[Run, ...]  # each sequence's summaries, likewise
+    gates: tuple[Run, ...]  # each sequence's summaries, and where they are once they are gated
 
     @staticmethod
     def of(spec: InterFormerSpec, lengths: Sequence[int]) -> "_Places":
@@ -104,21 +96,14 @@ class _Places:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The inputs of a block's sequences, and memory for their results.
-
-    mask      bool [B, T]           of all sequences' tokens
-    openings  [B, 1, runs * d_ff]   by which hidden rows are multiplied
-    qkv       [B, T, 3 * d]         queries, keys and values
-    attended  [B, T, d]
-    hidden    [B, T, d_ff]
-    """
+    """The inputs of a block's sequences, and memory for their results."""
 
     layers: FastSequences
-    mask: Tensor
-    openings: Tensor
-    qkv: Tensor
-    attended: Tensor
-    hidden: Tensor
+    mask: Tensor  # bool [B, T] of all sequences' tokens
+    openings: Tensor  # [B, 1, runs * d_ff] by which hidden rows are multiplied
+    qkv: Tensor  # [B, T, 3 * d]: queries, keys and values
+    attended: Tensor  # [B, T, d]
+    hidden: Tensor  # [B, T, d_ff]
 
     @staticmethod
     def empty(layers: FastSequences, mask: Tensor, like: Tensor) -> "_Reading":

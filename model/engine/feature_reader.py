@@ -23,8 +23,7 @@ from grace.model.definition.spec import ModelSpec
 from grace.native.loader import array_in, array_out, declare
 from grace.native.wire import field_number, read_batch
 
-MOST_ROWS = 2**31 - 1
-"""int32 numbers the rows of all tables of a kind."""
+MOST_ROWS = 2**31 - 1  # int32 numbers the rows of all tables of a kind
 
 _open = declare(
     "grace_features_open",
@@ -46,27 +45,20 @@ _read = declare(
 )
 
 _MOST_THREADS = 4
-_CORES_PER_THREAD = 4
-"""Fewer cores have other work, and waking a thread takes time, too."""
+_CORES_PER_THREAD = 4  # fewer cores have other work, and waking a thread takes time, too
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureLookups:
-    """B requests, inputs of each kind in declared order.
+    """B requests, inputs of each kind in declared order."""
 
-    dense        float32 [B, numbers]         as sent, or `squashed`
-    categorical  int32 [B, inputs]            rows of the categorical tables
-    bag_offsets  int32 [B * bags + 1]         a request's bags are neighbours
-    bag_rows     int32 [n]                    rows of the bags' tables
-    events       int32 [B, places, ids]       rows of the events' tables, their sum is the event's
-                                              state; each sequence has as many places as its longest
-                                              and what is not there has the row of zeros, the last
-    """
-
-    dense: Tensor
-    categorical: Tensor
-    bag_offsets: Tensor
-    bag_rows: Tensor
+    dense: Tensor  # float32 [B, numbers]: as sent, or `squashed`
+    categorical: Tensor  # int32 [B, inputs]: rows of the categorical tables
+    bag_offsets: Tensor  # int32 [B * bags + 1]: a request's bags are neighbours
+    bag_rows: Tensor  # int32 [n]: rows of the bags' tables
+    # int32 [B, places, ids]: rows of the events' tables, their sum is the event's state; each
+    # sequence has as many places as its longest and what is not there has the row of zeros, the
+    # last
     events: Tensor
 
     def tensors(self) -> tuple[Tensor, ...]:
@@ -75,16 +67,13 @@ class FeatureLookups:
 
 @dataclass(frozen=True, slots=True)
 class EventRows:
-    """Where a sequence's events are in a batch, and where the tables of its ids begin.
-
-    tokens  of each SID position;   side  of each side input
-    """
+    """Where a sequence's events are in a batch, and where the tables of its ids begin."""
 
     places: slice
-    tokens: tuple[int, ...]
+    tokens: tuple[int, ...]  # of each SID position
     age: int
     position: int
-    side: tuple[int, ...]
+    side: tuple[int, ...]  # of each side input
 
 
 def event_rows_of(spec: ModelSpec) -> tuple[tuple[EventRows, ...], int]:
@@ -128,13 +117,11 @@ def _require_numbered(rows: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReadFeatures:
-    """The features of a batch; a request with a fault has the row of an empty one.
-
-    ignored  of each request: names that the model lacks, with their kind
-    """
+    """The features of a batch; a request with a fault has the row of an empty one."""
 
     inputs: FeatureLookups
     faults: tuple[RequestError | None, ...]
+    # of each request: names that the model lacks, with their kind
     ignored: tuple[tuple[str, ...], ...]
 
 
@@ -153,10 +140,7 @@ class FeatureReader:
         _declare(self._handle, spec)
 
     def read(self, messages: Sequence[bytes], size: int, room: Room = new_arrays) -> ReadFeatures:
-        """Return the features of grace.v1.RetrieveRequest messages, in the CPU's memory.
-
-        Empty requests, which have all defaults, fill the batch up to `size`.
-        """
+        """Return the features of RetrieveRequests, and up to `size` those of empty ones."""
         # Every id takes a byte at least.
         most = rounded_room(sum(map(len, messages)) + size * self._default_ids)
         shapes: list[Shape] = [
@@ -174,10 +158,7 @@ class FeatureReader:
 
 
 def read_inputs(spec: ModelSpec, messages: Sequence[bytes], size: int) -> ModelInputs:
-    """Return the inputs of a batch of grace.v1.RetrieveRequest messages.
-
-    Raises RequestError, which names the field, if the model cannot read a request.
-    """
+    """Return the inputs of RetrieveRequests, or raise the RequestError of a faulty one."""
     read = FeatureReader(spec, threads=1).read(messages, size)
     for fault in filter(None, read.faults):
         raise fault

@@ -42,16 +42,13 @@ from grace.model.engine.feature_reader import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedLookups:
-    """A batch on a GPU, whose features a graph of generation computes.
-
-    at       int64 [5]   the addresses of its row numbers; a graph reads those of each batch in turn
-    compute  makes the features of the batch to which `at` points
-    """
+    """A batch on a GPU, whose features a graph of generation computes."""
 
     stage: "FastStage"
     lookups: FeatureLookups
+    # int64 [5]: the addresses of its row numbers; a graph reads those of each batch in turn
     at: Tensor
-    compute: Callable[[], FeatureTensors]
+    compute: Callable[[], FeatureTensors]  # makes the features of the batch to which `at` points
 
     @property
     def batch(self) -> int:

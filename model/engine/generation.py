@@ -45,14 +45,11 @@ from grace.model.engine.search_trace import SearchTrace
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """How generation computes.
-
-    memo_bytes  most memory for what the first steps compute once for every prefix
-    fp8_keep    the decoder's products that stay in bf16 with precision fp8
-    """
+    """How generation computes."""
 
     precision: Precision
-    memo_bytes: int
+    memo_bytes: int  # most memory for what the first steps compute once for every prefix
+    # the decoder's products that stay in bf16 with precision fp8
     fp8_keep: tuple[Fp8Product, ...] = ()
 
 
@@ -84,12 +81,9 @@ def generation_for(
     ops: Ops,
     settings: EngineSettings,
     config: GenerationConfig,
-    stage: FastStage | None = None,
+    stage: FastStage | None = None,  # computes the features within the graphs; None: they are given
 ) -> Generation:
-    """Return the fastest generation for the model's device. On a GPU, record all its graphs.
-
-    stage  computes the features within the graphs; None: they are given
-    """
+    """Return the fastest generation for the model's device. On a GPU, record all its graphs."""
     device = model.decoder.start.device
     if device.type == "cuda":
         fast = FastGeneration(model, ops, settings)
@@ -144,10 +138,7 @@ class FastGeneration:
 
     @torch.inference_mode()
     def search(self, features: Features, slot: AdmissionSlot, profile: BeamProfile) -> Tensor:
-        """Search for the slot's users and snapshot; `features` are in this object's precision.
-
-        Return `Generated.packed` on the device.
-        """
+        """Search by features in this object's precision; return `Generated.packed`."""
         return self._search(at_once(features), slot, profile, self.ops).packed()
 
     @torch.inference_mode()

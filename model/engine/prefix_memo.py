@@ -26,14 +26,10 @@ _ROWS_AT_ONCE = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class PrefixMemo:
-    """The tables of steps 0 to steps - 1. A step has P = product of vocab_sizes[:step] prefixes.
+    """The tables of steps 0 to steps - 1. A step has P = product of vocab_sizes[:step] prefixes."""
 
-    states   [P, d]   after layer 0's self-attention
-    queries  [P, I]   of layer 0's cross-attention, with their row factors
-    """
-
-    states: tuple[Tensor, ...]
-    queries: tuple[Tensor, ...]
+    states: tuple[Tensor, ...]  # [P, d]: after layer 0's self-attention
+    queries: tuple[Tensor, ...]  # [P, I] of layer 0's cross-attention, with their row factors
 
     @staticmethod
     @torch.inference_mode()

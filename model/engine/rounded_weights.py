@@ -31,10 +31,7 @@ def weights_in(
     rounded: RoundedOps | None = None,
     kept: Collection[Fp8Product] = (),
 ) -> FastWeights:
-    """Return weights in a precision, from those in float32; fp8 needs the `rounded` operations.
-
-    Products in `kept` stay in bfloat16.
-    """
+    """Return float32 weights in a precision. fp8 needs `rounded`, and leaves `kept` in bfloat16."""
     if precision != "fp8":
         return folded.to(device, PRECISIONS[precision])
     if rounded is None:

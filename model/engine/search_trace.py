@@ -18,22 +18,14 @@ from grace.kernels.decode.select_beams import Choice, candidate_totals
 
 @dataclass(frozen=True, slots=True)
 class TracedStep:
-    """A step of a request's search, seen from the prefix that a SID has there.
+    """A step of a request's search, seen from the prefix that a SID has there."""
 
-    candidates    prefixes that were admitted, of all beams
-    beams         how many of them the step kept
-    lowest_score  the lowest kept score; None if there is no beam
-    score         the prefix's score; None if it was not admitted
-    rank          its place among the candidates, from 1; 0 if it was not admitted
-    kept          the prefix is a beam after the step
-    """
-
-    candidates: int
-    beams: int
-    lowest_score: float | None
-    score: float | None
-    rank: int
-    kept: bool
+    candidates: int  # prefixes that were admitted, of all beams
+    beams: int  # how many of them the step kept
+    lowest_score: float | None  # the lowest kept score; None if there is no beam
+    score: float | None  # the prefix's score; None if it was not admitted
+    rank: int  # its place among the candidates, from 1; 0 if it was not admitted
+    kept: bool  # the prefix is a beam after the step
 
     @property
     def admitted(self) -> bool:

@@ -79,10 +79,7 @@ class Popularity:
         return cls(leaves, place)
 
     def ranks(self, truth: Int64, eligible: Bools | None = None) -> Int64:
-        """Rank each user's true SID, among all or the eligible ones.   [users]
-
-        eligible  [users, leaves]
-        """
+        """Rank each true SID, among all or the `eligible`, [users, leaves].   [users]"""
         if eligible is None:
             return self.place[truth]
         return np.array(
@@ -160,17 +157,13 @@ class Search:
 
 
 class Ranked(NamedTuple):
-    """The ranks of each user's true SID by recommender.
-
-    may_see  whether the true SID has an ad that the user may see
-    share    the share of the SIDs that have one
-    """
+    """The ranks of each user's true SID by recommender."""
 
     model: Int64
     followers: Int64
     popularity: Int64
-    may_see: Bools
-    share: npt.NDArray[np.float64]
+    may_see: Bools  # whether the true SID has an ad that the user may see
+    share: npt.NDArray[np.float64]  # the share of the SIDs that have one
 
     def of(self, users: Bools) -> "Ranked":
         return Ranked._make(each[users] for each in self)
@@ -234,16 +227,12 @@ def rounded(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Targeted:
-    """The same people with and without targeting.
+    """The same people with and without targeting."""
 
-    columns         of the log, which say who they are
-    eligible_share  the mean share of the catalogue's SIDs that lead to an ad for a person
-    """
-
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # of the log, which say who they are
     people: int
     measured: int  # of them, who may see an ad of the true SID
-    eligible_share: float
+    eligible_share: float  # the mean share of the catalogue's SIDs that lead to an ad for a person
     with_targeting: dict[str, Quality]
     without_targeting: dict[str, Quality]
 

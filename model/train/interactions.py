@@ -20,25 +20,16 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Interactions:
-    """The events of all users, one user after another, oldest first.
+    """The events of all users, one user after another, oldest first."""
 
-    offsets     int64 [users + 1]
-    user_ids    int64 or text [users]
-    held_out    bool [events]       what training does not see
-    leaves      int64 [events]      leaf numbers of the catalogue's trie
-    leaf_sids   uint16 [leaves, L]
-    times_ms    int64 [events]
-    side        int64 [events] each
-    attributes  [events] each: lists of texts that say who the user is
-    """
-
-    offsets: Int64
-    user_ids: npt.NDArray[Any]
-    held_out: npt.NDArray[np.bool_]
-    leaves: Int64
-    leaf_sids: npt.NDArray[np.uint16]
-    times_ms: Int64
-    side: Mapping[str, Int64] = field(default_factory=dict)
+    offsets: Int64  # [users + 1]
+    user_ids: npt.NDArray[Any]  # int64 or text [users]
+    held_out: npt.NDArray[np.bool_]  # [events]: what training does not see
+    leaves: Int64  # [events]: leaf numbers of the catalogue's trie
+    leaf_sids: npt.NDArray[np.uint16]  # [leaves, L]
+    times_ms: Int64  # [events]
+    side: Mapping[str, Int64] = field(default_factory=dict)  # int64 [events] each
+    # [events] each: lists of texts that say who the user is
     attributes: Mapping[str, pa.Array] = field(default_factory=dict)
 
     @property
@@ -50,10 +41,7 @@ class Interactions:
         return self.leaf_sids[self.leaves[events]].astype(np.int64)
 
     def examples(self) -> Int64:
-        """Return the events that training sees: a model learns to predict each of them.
-
-        A user's first event is one, too: it teaches the model what to offer a new user.
-        """
+        """Return the events to learn to predict. A user's first teaches what to offer new users."""
         return np.flatnonzero(~self.held_out)
 
     def training_users(self) -> int:
@@ -61,10 +49,7 @@ class Interactions:
         return len(np.unique(self.event_user[self.examples()]))
 
     def last_events(self, most: int | None = None) -> Int64:
-        """Return each user's newest held-out event, if the user also has an older one.
-
-        `most` limits them to a random sample, the same on every call.
-        """
+        """Return users' newest held-out events with older ones, or a fixed sample of `most`."""
         newest = self.offsets[1:] - 1
         known = newest[self.held_out[newest] & (np.diff(self.offsets) > 1)]
         if most is None or len(known) <= most:

@@ -63,16 +63,11 @@ class ReadLog:
 def read_log(
     folder: DataFolder,
     catalogue: Snapshot,
-    side: Sequence[str] = (),
-    max_unknown: float = 0.0,
+    side: Sequence[str] = (),  # the columns of ids to read
+    max_unknown: float = 0.0,  # the largest share of events that may be left out
     *,
-    attributes: bool = False,
+    attributes: bool = False,  # whether to read the columns that say who a user is
 ) -> ReadLog:
-    """Read the log with the columns of ids that `side` names.
-
-    `max_unknown` is the largest share of events that may be left out, and `attributes` asks for the
-    columns that say who a user is.
-    """
     if folder.log is None:
         raise InputError(
             f"{folder.folder}: has no log of interactions; add `log:` with its files to tables.yaml"

@@ -27,10 +27,7 @@ _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 def fit(
     model: Model, batches: HistoryBatches, config: TrainingConfig, seed: int, progress: Progress
 ) -> tuple[float, ...]:
-    """Train the model in place on its device, and return the loss of every step.
-
-    Equal seeds give equal weights on one machine. Another processor may add in another order.
-    """
+    """Train in place; return each step's loss. Equal seeds give equal weights on one machine."""
     device = model.decoder.start.device
     optimizer = torch.optim.AdamW(_groups(model, config.weight_decay), betas=(0.9, 0.98))
     losses: list[float] = []
@@ -59,10 +56,7 @@ def fit(
 
 
 def sequence_loss(logits: tuple[Tensor, ...], targets: Tensor) -> Tensor:
-    """Return -log p(SID), a sum of cross-entropies over the positions; the batch's mean.
-
-    logits per position [B, C_t], targets int64 [B, L]
-    """
+    """Return the batch's mean -log p(SID).   logits [B, C_t] by position, targets int64 [B, L]"""
     losses = [functional.cross_entropy(x, targets[:, t]) for t, x in enumerate(logits)]
     return torch.stack(losses).sum()
 
@@ -77,10 +71,7 @@ def learning_rate_at(step: int, config: TrainingConfig) -> float:
 
 @contextmanager
 def reproducible(threads: int = 1, device: torch.device = CPU) -> Iterator[None]:
-    """Make every run add numbers in the same order.
-
-    The settings affect the whole process, so the end of the context restores them.
-    """
+    """Make every run add numbers in the same order; at the end, restore the process's settings."""
     before = torch.get_deterministic_debug_mode(), torch.get_num_threads()
     filled = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     workspace = os.environ.get(_WORKSPACE)

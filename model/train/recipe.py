@@ -57,10 +57,7 @@ class Recipe:
         self.generation.require_steps(self.model.sid_length)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the values of a file that makes an equal recipe for the same data.
-
-        The file leaves out facts of the data, so that it also fits other data.
-        """
+        """Return a file's values, without facts of the data, so that it also fits other data."""
         model = {k: v for k, v in self.model.to_json().items() if k not in _FACTS}
         t5 = model["encoder"].get("t5")
         if t5 is not None:
@@ -135,10 +132,7 @@ def read_recipe(path: Path | None) -> RecipeFile:
 def recipe_for(
     written: RecipeFile, catalogue: Snapshot, log: Interactions, device: str = "cpu"
 ) -> Recipe:
-    """Return the checked recipe: what the file says, and otherwise the default for these data.
-
-    `device` is the type of the device that trains, cpu or cuda.
-    """
+    """Return the checked recipe: the file's, or else the default for these data on cpu or cuda."""
     default = default_recipe(catalogue, log, device)
     source = "the default recipe" if written.path is None else str(written.path)
     facts: dict[str, Any] = {
@@ -161,10 +155,7 @@ def recipe_for(
 
 
 def default_recipe(catalogue: Snapshot, log: Interactions, device: str) -> dict[str, Any]:
-    """Return a T5 model whose size follows the catalogue; its history and steps follow the log.
-
-    On a CPU, limits on size and steps keep the training to minutes.
-    """
+    """Return a T5 recipe by catalogue and log. On a CPU, its limits keep training to minutes."""
     trie, on_cpu = catalogue.trie, device == "cpu"
     sizes = _CPU_SIZES if on_cpu else _SIZES
     size = next(size for size in sizes if trie.num_leaves <= size.sids)

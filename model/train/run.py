@@ -61,7 +61,6 @@ class TrainingReport:
 
     @property
     def final_loss(self) -> float:
-        """The mean loss of the last steps."""
         last = max(1, round(_FINAL_SHARE * len(self.losses)))
         return float(np.mean(self.losses[-last:]))
 

@@ -41,23 +41,15 @@ MOST_PLACES = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """How generation runs, as the log and GetStatus report it.
-
-    fp8_products     those of the decoder that compute with e4m3
-    memo_steps       the first steps, which look prefixes up; none on a CPU
-    memo_bytes       the size of their tables
-    next_memo_bytes  the size of the next step's tables; 0 if there is no next step
-    graphs           recorded on a GPU, one for each batch size and beam profile
-    capture_seconds  for folding the weights, the memo and all graphs
-    """
+    """How generation runs, as the log and GetStatus report it."""
 
     precision: Precision
-    fp8_products: tuple[Fp8Product, ...]
-    memo_steps: int
-    memo_bytes: int
-    next_memo_bytes: int
-    graphs: int
-    capture_seconds: float
+    fp8_products: tuple[Fp8Product, ...]  # those of the decoder that compute with e4m3
+    memo_steps: int  # the first steps, which look prefixes up; none on a CPU
+    memo_bytes: int  # the size of their tables
+    next_memo_bytes: int  # the size of the next step's tables; 0 if there is no next step
+    graphs: int  # recorded on a GPU, one for each batch size and beam profile
+    capture_seconds: float  # for folding the weights, the memo and all graphs
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,10 +147,7 @@ def load_version(
 
 
 def load_model(config: ServingConfig, snapshot: Snapshot, device: torch.device) -> ServingModel:
-    """Load and prepare the configuration's checkpoint, which must be of the snapshot's SID space.
-
-    Refuse a precision that the device lacks.
-    """
+    """Load and prepare the checkpoint, which must be of the snapshot's SID space."""
     checkpoint, generation = config.checkpoint, config.generation
     engine = engine_settings(config, device)
     # The features' tables, most of a large model, are rounded at once; the rest is folded first.
@@ -289,10 +278,7 @@ def require_numbered_places(
 
 
 def require_numbered_ids(limits: LimitsConfig, generation: GenerationConfig) -> None:
-    """Require that int32 can number all ids of a batch.
-
-    An id takes at least a byte of its request. Half of the numbers are left for defaults.
-    """
+    """Require that int32 can number a batch's ids: one a byte, and half is left for defaults."""
     most = MOST_PLACES // 2 // generation.max_batch
     if limits.message_bytes > most:
         raise ConfigError(

@@ -25,11 +25,9 @@ from grace.configs.serving import LogLevel, LogsConfig
 from grace.server.threads import daemon_thread
 
 LOGGER = "grace.server"
-LOG = logging.getLogger(LOGGER)
-"""The log of the server's modules."""
+LOG = logging.getLogger(LOGGER)  # the log of the server's modules
 
-MOST_PLACES = 20
-"""The innermost places of one exception: an endless recursion has thousands."""
+MOST_PLACES = 20  # the innermost places of one exception: an endless recursion has thousands
 
 _OURS = "grace"
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}

@@ -1,9 +1,4 @@
-"""Pages for Prometheus and for probes, served by threads that never wait for the event loop.
-
-/metrics    the metrics
-/healthz    200 while the server serves, 503 otherwise; the body is its phase, or STALLED
-/timeline   when each stage worked on the latest batches
-"""
+"""Pages for Prometheus and for probes, served by threads that never wait for the event loop."""
 
 import socket
 import threading

@@ -35,40 +35,24 @@ MOST_LATE = 64
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """What leaves the queue at one moment.
+    """What leaves the queue at one moment."""
 
-    batch     requests that start together; None if only failed ones leave
-    failures  the requests that are too late or were displaced
-    """
-
-    batch: BatchUnderWay | None
-    failures: tuple[Failure, ...]
+    batch: BatchUnderWay | None  # requests that start together; None if only failed ones leave
+    failures: tuple[Failure, ...]  # the requests that are too late or were displaced
 
 
 @dataclass(slots=True)
 class _Moment:
-    """A decision about what leaves now.
-
-    backlog     the work under way, which the next batch comes after
-    late        the requests that are too late to start
-    held_until  when to decide again, if the batch is held back
-    """
+    """A decision about what leaves now."""
 
     now: float
-    backlog: Backlog
-    late: list[PendingRequest]
-    held_until: float = math.inf
+    backlog: Backlog  # the work under way, which the next batch comes after
+    late: list[PendingRequest]  # the requests that are too late to start
+    held_until: float = math.inf  # when to decide again, if the batch is held back
 
 
 class Controller:
-    """Not thread-safe: the scheduler uses it under its lock.
-
-    queue         the waiting requests
-    under_way     the batches that have formed and not ended
-    closed        no further requests will come, so nothing is held back
-    held          whether a batch could form, but is held back
-    asleep_until  when to decide again, if nothing happens before
-    """
+    """Not thread-safe: the scheduler uses it under its lock."""
 
     def __init__(
         self,
@@ -78,11 +62,11 @@ class Controller:
         ladders: Mapping[str, tuple[str, ...]],
     ) -> None:
         """`ladders` has the smaller profiles, in their order, of each profile that degrades."""
-        self.queue = RequestQueue(config.max_waiting)
-        self.under_way = BatchesUnderWay()
-        self.closed = False
-        self.held = False
-        self.asleep_until = 0.0
+        self.queue = RequestQueue(config.max_waiting)  # the waiting requests
+        self.under_way = BatchesUnderWay()  # the batches that have formed and not ended
+        self.closed = False  # no further requests will come, so nothing is held back
+        self.held = False  # whether a batch could form, but is held back
+        self.asleep_until = 0.0  # when to decide again, if nothing happens before
         self._places = config.max_waiting
         self._max_wait = config.max_wait_ms / 1000
         self._target = config.target_queue_ms / 1000

@@ -21,8 +21,7 @@ GONE_SHARE = 0.1
 """The share for a caller that has cancelled. Its timeout began before the server's, by the time
 that the request took to arrive. A caller that cancels earlier did not do so for its deadline."""
 
-HOLD_SHARE = 0.1
-"""The share while a batch is held back to fill: the waiting thread may wake late."""
+HOLD_SHARE = 0.1  # the share while a batch is held back to fill: the waiting thread may wake late
 
 
 def answer_by(request: PendingRequest, share: float = RETURN_SHARE) -> float:
@@ -46,8 +45,7 @@ class Margin:
     it also counted when a batch forms, each rise would break more promises.
     """
 
-    TARGET_SHARE = 0.01
-    """The share of broken promises at which the margin does not change."""
+    TARGET_SHARE = 0.01  # the share of broken promises at which the margin does not change
 
     GAIN = 0.25
     """The rise of the margin after a batch whose answers are all late. After a batch in time it
@@ -81,8 +79,7 @@ class HeadStart:
     generate has ended the batch before it.
     """
 
-    FIRST_LEAD = 0.001
-    """Seconds."""
+    FIRST_LEAD = 0.001  # seconds
 
     LATE_SHARE = 0.05
     """The share of late batches that the lead aims at: it grows with more, shrinks with fewer."""
@@ -93,8 +90,7 @@ class HeadStart:
     IDLE_SHARE = 0.02
     """How long generate may wait between two batches, as a share of its time for the second."""
 
-    MOST = 0.5
-    """The most that a batch can raise the lead to, as a share of generate's time."""
+    MOST = 0.5  # the most that a batch can raise the lead to, as a share of generate's time
 
     KEPT = 0.99
     """The factor by which a lead beyond the most shrinks with each batch. One short batch must not
@@ -133,8 +129,7 @@ class Pressure:
     rungs     the largest number of smaller profiles that any profile has
     """
 
-    DEGRADE_AT = 0.5
-    """The share of target and interval beyond which requests get a smaller profile."""
+    DEGRADE_AT = 0.5  # the share of target and interval beyond which requests get a smaller profile
 
     CALM_SECONDS = 1.0
     """How long every batch must empty the queue before a larger profile is tried again."""

@@ -72,15 +72,12 @@ class _Timed:
 
 @dataclass(frozen=True, slots=True)
 class _Carried(Generic[Batch]):
-    """A batch between two stages, readable once the last mark has passed.
-
-    made  what the stages before made of it, which streams may still read
-    """
+    """A batch between two stages, readable once the last mark has passed."""
 
     under_way: BatchUnderWay
     batch: Batch
     times: tuple[_Timed, ...] = ()
-    made: tuple[object, ...] = ()
+    made: tuple[object, ...] = ()  # what the stages before made of it, which streams may still read
 
     @property
     def requests(self) -> Sequence[PendingRequest]:

@@ -18,8 +18,7 @@ from time import perf_counter
 
 from grace.server.messages import PendingRequest, Span
 
-REMEMBERED = 9
-"""Batches of each kind: four outliers in a row do not move their median, five do."""
+REMEMBERED = 9  # batches of each kind: four outliers in a row do not move their median, five do
 
 MIN_PATIENCE, MAX_PATIENCE = 1.0, 10.0
 """Seconds without an observation after which a prediction refuses nothing. Between the two it is
@@ -134,18 +133,15 @@ class Place(Enum):
 
 @dataclass(slots=True, eq=False)
 class BatchUnderWay:
-    """Requests of one beam profile, from the moment their batch forms until all of them end.
-
-    since  when the batch came to its place
-    held   whether it formed later than it could have, because generate had other work
-    """
+    """Requests of one beam profile, from the moment their batch forms until all of them end."""
 
     requests: tuple[PendingRequest, ...]
     profile: str
     bucket: int
     predicted: Prediction
-    since: float
+    since: float  # when the batch came to its place
     place: Place = Place.PREPARED
+    # whether it formed later than it could have, because generate had other work
     held: bool = False
 
 

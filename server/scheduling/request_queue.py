@@ -27,19 +27,17 @@ from grace.server.messages import PRIORITY_NAMES, PendingRequest, Priority, Requ
 _Entry: TypeAlias = tuple[int, int, int, PendingRequest]
 """Rank of the priority, round, arrival number, request. Arrival numbers are unique."""
 _RANKS: dict[Priority, int] = {name: rank for rank, name in enumerate(PRIORITY_NAMES)}
-_LOW = (_RANKS["LOW"],)
-"""Not after any LOW entry, and after all others."""
+_LOW = (_RANKS["LOW"],)  # not after any LOW entry, and after all others
 
 
 class RequestQueue:
     """Not thread-safe: the scheduler uses it under its lock.
 
     Its lists are sorted. Even with 65,536 entries, an insertion takes microseconds.
-
-    displaced  requests that lost their places to others and have not been failed yet
     """
 
     def __init__(self, places: int) -> None:
+        # requests that lost their places to others and have not been failed yet
         self.displaced: list[PendingRequest] = []
         self._places = places
         self._arrivals = 0
@@ -146,13 +144,10 @@ class RequestQueue:
 
 
 class _Shares:
-    """The places that each connection holds with requests of one priority.
-
-    round  of the request that started last
-    """
+    """The places that each connection holds with requests of one priority."""
 
     def __init__(self) -> None:
-        self.round = 0
+        self.round = 0  # of the request that started last
         # The requests of each connection, oldest first, and the connections by their number.
         self._requests: dict[str, dict[PendingRequest, None]] = {}
         self._with_places: defaultdict[int, dict[str, None]] = defaultdict(dict)

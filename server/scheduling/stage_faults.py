@@ -16,8 +16,7 @@ import torch
 from grace.proto.retrieval_pb2 import RetrieveRequest
 from grace.server.messages import STAGE_NAMES, PendingRequest, StageName
 
-FAILURES_OF_A_BROKEN_STAGE = 3
-"""In a row."""
+FAILURES_OF_A_BROKEN_STAGE = 3  # in a row
 
 DEVICE_ERRORS = (torch.AcceleratorError, torch.cuda.CudaError)
 """After one of these, nothing that the device returns can be trusted."""

@@ -32,32 +32,22 @@ _write = declare(
 
 @dataclass(frozen=True, slots=True)
 class Leaves:
-    """What a batch generated; dead leaves, and all of padding and corrupt requests, are NO_NODE.
+    """What a batch generated; dead leaves, and all of padding and corrupt requests, are NO_NODE."""
 
-    leaves  int32 [bucket, num_sids]
-    scores  float32 [bucket, num_sids]
-    """
-
-    leaves: npt.NDArray[np.int32]
-    scores: npt.NDArray[np.float32]
+    leaves: npt.NDArray[np.int32]  # [bucket, num_sids]
+    scores: npt.NDArray[np.float32]  # [bucket, num_sids]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyHeads:
-    """The fields of n replies other than their ads and SIDs.
+    """The fields of n replies other than their ads and SIDs."""
 
-    rows          int32 [n]       of the matched batch
-    ignored       names, of each
-    timings       uint32 [n, 5]   the fields of grace.v1.Timings
-    include_sids  of each: whether its SIDs are returned as well
-    degraded      of each request: whether its profile is smaller than the one that it asked for
-    """
-
-    rows: npt.NDArray[np.int32]
+    rows: npt.NDArray[np.int32]  # [n] of the matched batch
     request_ids: Sequence[str]
-    ignored: Sequence[Sequence[str]]
-    timings: npt.NDArray[np.uint32]
-    include_sids: Sequence[bool]
+    ignored: Sequence[Sequence[str]]  # names, of each
+    timings: npt.NDArray[np.uint32]  # [n, 5]: the fields of grace.v1.Timings
+    include_sids: Sequence[bool]  # of each: whether its SIDs are returned as well
+    # of each request: whether its profile is smaller than the one that it asked for
     degraded: Sequence[bool]
     snapshot_version: int
     checkpoint: str

@@ -64,17 +64,13 @@ def warm_up(
     pair: ServingPair,
     generation: GenerationConfig,
     requests: Sequence[Retrieval],
+    # gets the times of each profile and bucket once they are warm; None: the pair warms up next to
+    # live batches, whose times say more
     observe: Observe | None,
-    after_batch: Callable[[float], None] = lambda _: None,
-    buckets: Sequence[int] | None = None,
+    after_batch: Callable[[float], None] = lambda _: None,  # gets the seconds of each batch
+    buckets: Sequence[int] | None = None,  # the batch sizes to run; None: all of them
 ) -> None:
-    """Raise ConfigError if a request fails: the server would not be ready for it.
-
-    observe      gets the times of each profile and bucket once they are warm; None: the pair warms
-                 up next to live batches, whose times say more
-    after_batch  gets the seconds of each batch
-    buckets      the batch sizes to run; None: all of them
-    """
+    """Raise ConfigError if a request fails: the server would not be ready for it."""
     rounds = 1 if observe is None else 2  # the first one pays for what is slow once
     for name, profile in generation.profiles.items():
         for bucket in buckets or generation.batch_buckets:

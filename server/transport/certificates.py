@@ -37,14 +37,13 @@ class Certificate:
 class CertificateFiles:
     """The certificate of a section, such as `listen.tls`, which errors name. If its files change
     and cannot be used, the last usable certificate stays. Any thread may call the methods.
-
-    report  called after each change, with the fault of the new files, or None if they are in use
     """
 
     def __init__(
         self,
         section: str,
         config: TlsConfig,
+        # called after each change, with the fault of the new files, or None if they are in use
         report: Callable[[ConfigError | None], None] = lambda _: None,
     ) -> None:
         """Read the files; they must be usable now."""
@@ -124,10 +123,7 @@ class WatchedCredentials:
     """The certificates of the two listeners. Each is None if the configuration does not have it."""
 
     def __init__(self, config: ServingConfig, count: Callable[[str, str], None]) -> None:
-        """Read all files; a fault is a ConfigError.
-
-        count  called with the setting of changed files, and `ok` or `failed`
-        """
+        """Read all files. `count` gets the setting of changed ones, and `ok` or `failed`."""
         self._count = count
         self.listen = self._certificate("listen", config.listen.tls)
         self.admin = self._certificate("admin", config.admin.tls)

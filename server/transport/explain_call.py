@@ -23,8 +23,7 @@ from grace.server.stages.stages import Stages
 from grace.server.threads import DaemonThread
 from grace.server.transport.listener.grpc_listener import GrpcContext
 
-MOST_EXPLANATIONS = 8
-"""The most explanations that wait or are under way."""
+MOST_EXPLANATIONS = 8  # the most explanations that wait or are under way
 
 
 class ExplainCall:

@@ -34,8 +34,7 @@ from grace.server.transport.listener.grpc_listener import Context, GrpcContext, 
 
 MAX_TEXT_BYTES = 1000
 
-UNREAD_LOG_SECONDS = 10.0
-"""The least time between two lines about replies that were not read."""
+UNREAD_LOG_SECONDS = 10.0  # the least time between two lines about replies that were not read
 
 RETRY_SECONDS = 1.0
 """The advice if too many calls are open: when callers will end them cannot be predicted."""
@@ -43,22 +42,15 @@ RETRY_SECONDS = 1.0
 
 @dataclass(slots=True)
 class Call:
-    """A call that is open, and whether its message is read.
-
-    surplus  it is one too many: it is refused, and its message is not read
-    request  None until the message has been read
-    """
+    """A call that is open, and whether its message is read."""
 
     given: IncomingCall
-    surplus: bool
-    request: PendingRequest | None = None
+    surplus: bool  # it is one too many: it is refused, and its message is not read
+    request: PendingRequest | None = None  # None until the message has been read
 
 
 class FrontEnd:
-    """Belongs to the event loop, but the pipeline's threads call `batch_done` and `ended`.
-
-    idle  set while no call is open: every reply was sent, or its call was reset
-    """
+    """Belongs to the event loop, but the pipeline's threads call `batch_done` and `ended`."""
 
     def __init__(self, state: ServerState, config: ServingConfig, metrics: Metrics) -> None:
         self._state = state
@@ -68,6 +60,7 @@ class FrontEnd:
         self._loop = asyncio.get_running_loop()
         self._log_unread_at = -math.inf
         self._latest = -math.inf  # when a call came in
+        # set while no call is open: every reply was sent, or its call was reset
         self.idle = asyncio.Event()
         self.idle.set()
         self._uncounted: deque[tuple[AnsweredBatch, tuple[Span, ...]]] = deque()

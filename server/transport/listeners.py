@@ -22,24 +22,19 @@ from grace.server.transport.relays.relays import Relays
 
 ADMIN_CONNECTIONS, ADMIN_CALLS = 32, 64
 
-QUIET_SECONDS = 2.0
-"""How long a server that closes waits at most for its clients to stop calling."""
+QUIET_SECONDS = 2.0  # how long a server that closes waits at most for its clients to stop calling
 
 
 class Listeners:
-    """
-    died            called if gRPC, here or in a relay, ends unasked
-    settle_seconds  the time for calls that are on their way to come in and be refused; after the
-                    last call has ended, also the time until the endless streams of watchers are cut
-    """
-
     def __init__(
         self,
         config: ServingConfig,
         front_end: FrontEnd,
         admin: Admin,
-        died: Callable[[], None],
+        died: Callable[[], None],  # called if gRPC, here or in a relay, ends unasked
         credentials: WatchedCredentials,
+        # the time for calls that are on their way to come in and be refused; after the last call
+        # has ended, also the time until the endless streams of watchers are cut
         settle_seconds: float = 0.2,
     ) -> None:
         self._config = config

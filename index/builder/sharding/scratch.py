@@ -15,8 +15,7 @@ import numpy as np
 
 from grace.configs.errors import InputError
 
-SCRATCH = ".sharding-"
-"""Begins the name of such a folder."""
+SCRATCH = ".sharding-"  # begins the name of such a folder
 
 _UNLOCKED = f".new{SCRATCH}"  # until it is locked, so that no build removes it as abandoned
 _IN_USE = "in-use"  # locked (flock) while the build lives

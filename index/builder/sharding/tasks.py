@@ -92,10 +92,7 @@ class CollectedFile:
 
 
 def collect_file(inputs: TaskInputs, file: AdsFile, first_row: int) -> CollectedFile:
-    """Stop early if the file alone has more rejects than the build allows.
-
-    first_row  of the whole table
-    """
+    """Collect a file, `first_row` of the whole table; stop at more rejects than a build allows."""
     spec, source = inputs.spec, AdsSource((file,))
     most, rows = spec.max_rejects, inputs.run_rows
     collector = Collector(source, inputs.reading(), spec.threads, most, rows, first_row)
@@ -126,14 +123,10 @@ def first_token_ranges(token_ads: npt.NDArray[np.int64], shards: int) -> list[tu
 def build_shard(
     inputs: TaskInputs,
     runs: Sequence[Path],
-    first_tokens: tuple[int, int],
-    repeated: npt.NDArray[np.int64],
+    first_tokens: tuple[int, int],  # the first of them, and the one after the last
+    repeated: npt.NDArray[np.int64],  # [...]: ids of which no ad is built, ascending
 ) -> Path | None:
-    """Return a snapshot root with one version, or None if no ad is left.
-
-    first_tokens  the first of them, and the one after the last
-    repeated      int64 [...]: ids of which no ad is built, ascending
-    """
+    """Return a snapshot root with one version, or None if no ad is left."""
     root = inputs.new_folder(f"shard-{first_tokens[0]:05d}-")
     parts = [_part_of_run(path, first_tokens, repeated) for path in runs]
     parts = [part for part in parts if len(part)]

@@ -28,26 +28,18 @@ Trailers: TypeAlias = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class IncomingCall:
-    """A call's message and what came with it. Times are by `perf_counter`.
+    """A call's message and what came with it. Times are by `perf_counter`."""
 
-    arrived     when it came in
-    deadline    when its caller stops waiting, or infinity
-    connection  the caller's end of the connection, as gRPC spells it
-    """
-
-    arrived: float
-    deadline: float
-    connection: str
+    arrived: float  # when it came in
+    deadline: float  # when its caller stops waiting, or infinity
+    connection: str  # the caller's end of the connection, as gRPC spells it
     message: bytes = field(repr=False)
 
 
 class Context(Protocol):
-    """What a call needs from gRPC, in this process or in a relay.
+    """What a call needs from gRPC, in this process or in a relay."""
 
-    unread  whether the call was ended because its caller did not read the reply in time
-    """
-
-    unread: bool
+    unread: bool  # whether the call was ended because its caller did not read the reply in time
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None: ...
     async def abort(
@@ -137,10 +129,7 @@ class GrpcListener:
     async def open(
         self, section: str, host: str, port: int, certificate: CertificateFiles | None = None
     ) -> str:
-        """Listen, and return `host:port` with the port that it has. Errors name `section`.
-
-        Connections are plaintext without a certificate.
-        """
+        """Listen, without a certificate in plaintext; return `host:port`. Errors name `section`."""
         if not self._shares_port:
             with held_port(section, host, port):
                 pass  # so the port is free

@@ -29,37 +29,25 @@ needs a bound, but bursts beyond the open calls must reach the front end, which 
 
 @dataclass(frozen=True, slots=True)
 class ListenLimits:
-    """The limits of a listener; those of connections hold for each process.
+    """The limits of a listener; those of connections hold for each process."""
 
-    receive_bytes  the largest message
-    calls          open calls of one connection; further ones wait at the client
-    pending        calls that the event loop has not seen yet
-    connections    open connections; the server closes further ones. The same number bounds health
-                   watches, reflection streams, and calls that wait for their requests
-    age_seconds    the age at which a connection takes no new calls, so that its client reconnects
-    grace_seconds  for the calls of a connection of that age to end
-    idle_seconds   the time without calls after which a connection closes
-    reply_seconds  the time for a client to send a request, and again to read the reply
-    reflection     whether it answers gRPC reflection
-
-    keepalive_seconds          the silence of a client with open calls after which it gets a PING
-    keepalive_timeout_seconds  the time for its answer; a client that sends none has gone, or reads
-                               nothing at all
-    handshake_seconds          the time for a new connection to begin HTTP/2
-    """
-
-    receive_bytes: int
-    calls: int
-    pending: int
+    receive_bytes: int  # the largest message
+    calls: int  # open calls of one connection; further ones wait at the client
+    pending: int  # calls that the event loop has not seen yet
+    # open connections; the server closes further ones. The same number bounds health watches,
+    # reflection streams, and calls that wait for their requests
     connections: int
+    # the age at which a connection takes no new calls, so that its client reconnects
     age_seconds: float
-    grace_seconds: float
-    idle_seconds: float
-    reply_seconds: float
-    reflection: bool
+    grace_seconds: float  # for the calls of a connection of that age to end
+    idle_seconds: float  # the time without calls after which a connection closes
+    reply_seconds: float  # the time for a client to send a request, and again to read the reply
+    reflection: bool  # whether it answers gRPC reflection
+    # the silence of a client with open calls after which it gets a PING
     keepalive_seconds: float = 30.0
+    # the time for its answer; a client that sends none has gone, or reads nothing at all
     keepalive_timeout_seconds: float = 20.0
-    handshake_seconds: float = 10.0
+    handshake_seconds: float = 10.0  # the time for a new connection to begin HTTP/2
 
     @classmethod
     def of(cls, config: ServingConfig) -> "ListenLimits":

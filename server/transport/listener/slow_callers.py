@@ -21,8 +21,7 @@ import grpc
 CONNECTIONS_TO_FILL = 64
 """How many connections it takes to hold all streams: each may hold only its share."""
 
-LEAST_SHARE = 4
-"""Streams that each connection may hold, however small its share."""
+LEAST_SHARE = 4  # streams that each connection may hold, however small its share
 
 REFUSAL = "too many streams like this are open; close some, or try again later"
 

@@ -32,8 +32,7 @@ from grace.server.transport.listener.slow_callers import (
 )
 
 HEALTH = DESCRIPTOR.services_by_name["Health"]
-EVERYTHING = ""
-"""The name that stands for the whole server."""
+EVERYTHING = ""  # the name that stands for the whole server
 
 MOST_BYTES = 1024
 """The most bytes of a request. grpc.aio keeps them for as long as the call is open."""

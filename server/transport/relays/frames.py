@@ -24,29 +24,19 @@ Received: TypeAlias = Callable[[int, int, bytes], object]
 
 
 class Kind(IntEnum):
-    """The kinds of frames, with their meanings and bodies.
+    """The kinds of frames, with their meanings and bodies: first a relay's, then a server's."""
 
-    from a relay:  CALL     a new call: an IncomingCall, packed
-                   ENDED    gRPC has finished the call: it sent the reply, or the caller has gone
-                            or did not read the reply in time. A byte, 1 in this last case
-                   DONE     the relay carried out the order: its fault, or empty
-                   LOG      lines for the log, each {level, ...}
-                   PONG     the answer to a PING: gRPC has all replies that came before it
-    from a server: ORDER    a method of the relay's GrpcListener to call: [name, arguments]
-                   REPLY    the call's reply
-                   FAILURE  the call's failure: [code, details, trailers]
-                   PING     asks whether the relay's event loop runs, and has come this far
-    """
-
-    CALL = 1
+    CALL = 1  # a new call: an IncomingCall, packed
+    # gRPC has finished the call: it sent the reply, or the caller has gone or did not read the
+    # reply in time. A byte, 1 in this last case
     ENDED = 2
-    DONE = 3
-    LOG = 4
-    ORDER = 5
-    REPLY = 6
-    FAILURE = 7
-    PING = 8
-    PONG = 9
+    DONE = 3  # the relay carried out the order: its fault, or empty
+    LOG = 4  # lines for the log, each {level, ...}
+    PONG = 9  # the answer to a PING: gRPC has all replies that came before it
+    ORDER = 5  # a method of the relay's GrpcListener to call: [name, arguments]
+    REPLY = 6  # the call's reply
+    FAILURE = 7  # the call's failure: [code, details, trailers]
+    PING = 8  # asks whether the relay's event loop runs, and has come this far
 
 
 def packed(call: IncomingCall) -> tuple[bytes, ...]:
@@ -64,10 +54,7 @@ def unpacked(body: bytes) -> IncomingCall:
 
 
 class Link(asyncio.Protocol):
-    """One end of the pair. Use `connected`.
-
-    Frames that are sent in one turn of the event loop go out together, as the replies of a batch.
-    """
+    """One end of the pair; use `connected`. A turn of the event loop sends its frames together."""
 
     def __init__(self) -> None:
         self._transport: asyncio.WriteTransport

@@ -37,22 +37,16 @@ HEALTH_SECONDS = 2.0  # that a change of health waits for relays, one of which m
 
 @dataclass(eq=False)
 class Relays:
-    """Listens like a GrpcListener whose method is the front end's. Belongs to the event loop.
-
-    died           called if a relay ends unasked
-    start_seconds  for all relays to listen
-    late_seconds   how much later than asked a relay may end before it is killed
-    beat_seconds   the time between two heartbeats
-    program        the interpreter's arguments for a relay
-    """
+    """Listens like a GrpcListener whose method is the front end's. Belongs to the event loop."""
 
     count: int
     front_end: FrontEnd
     limits: ListenLimits
-    died: Callable[[], None]
-    start_seconds: float = 60.0
-    late_seconds: float = 10.0
-    beat_seconds: float = 1.0
+    died: Callable[[], None]  # called if a relay ends unasked
+    start_seconds: float = 60.0  # for all relays to listen
+    late_seconds: float = 10.0  # how much later than asked a relay may end before it is killed
+    beat_seconds: float = 1.0  # the time between two heartbeats
+    # the interpreter's arguments for a relay
     program: Sequence[str] = ("-m", "grace.server.transport.relays.relay")
     _relays: list["_Relay"] = field(default_factory=list, init=False)
 
