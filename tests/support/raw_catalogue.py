@@ -61,21 +61,16 @@ class Kind:
 
 @dataclass(frozen=True, eq=False)
 class RawCatalogue:
-    """Ads ascend by SID.
-
-    sid    int64 [ads]   whole SIDs as numbers
-    rule   int64 [ads]   places in `rules`
-    ad_id  int64 [ads]   in no order
-    """
+    """Ads ascend by SID."""
 
     folder: Path  # of the table, and of the snapshot that is built from it
     schema: TargetingSchema
     vocab_sizes: tuple[int, ...]
     rules: Sequence[RawAd]  # without ids and SIDs
     users: Sequence[UserAttributes]
-    sid: Ints
-    rule: Ints
-    ad_id: Ints
+    sid: Ints  # [ads]: whole SIDs as numbers
+    rule: Ints  # [ads]: places in `rules`
+    ad_id: Ints  # [ads]: in no order
 
     @staticmethod
     def make(kind: Kind, scale: Scale, seed: int, folder: Path) -> "RawCatalogue":
