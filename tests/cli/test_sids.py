@@ -139,10 +139,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda at: pq.write_table(pa.table({"item_id": IDS}), at),
         "column 'vector' is missing; it has: item_id",
     ),
-    "no rows": (
-        lambda at: write(at, [], []),
-        "no row has a vector; there are no items to give SIDs to",
-    ),
+    "no rows": (lambda at: write(at, [], []), "no row has a vector; there are no items to"),
     "CSV": (
         lambda at: at.with_suffix(".csv").write_text("item_id,vector\n1,0.5\n"),
         "i.csv: a CSV has no column of vectors; write Parquet or JSON lines",

@@ -22,7 +22,7 @@ from grace.server.engine.serving_pair import ServingPair, load_pair
 from grace.server.messages import PendingRequest, RequestBatch, Retrieval
 from support.builds import build_spec, built
 from support.decode_cases import admitted_entries
-from support.generation_cases import MODELS
+from support.fast_cases import MODELS
 from support.models import prefix_scores
 from support.oracle import (
     NO_RULE,
