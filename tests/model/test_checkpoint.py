@@ -14,11 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from grace.configs.errors import CheckpointError, ConfigError, InputError
-from grace.model.checkpoints.checkpoint import (
-    checkpoint_id,
-    load_checkpoint,
-    save_checkpoint,
-)
+from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, save_checkpoint
 from grace.model.checkpoints.folder import MODEL_YAML, WEIGHTS, require_sids
 from grace.model.checkpoints.init import random_model, write_random
 from grace.model.checkpoints.weights_file import DTYPES

@@ -13,12 +13,7 @@ from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import ADS_FILE, TARGETING_FILE
 from grace.index.targeting.schema import load_schema
 from grace.model.checkpoints.checkpoint import load_checkpoint
-from grace.model.train.evaluate import (
-    ABSENT,
-    Followers,
-    Popularity,
-    quality,
-)
+from grace.model.train.evaluate import ABSENT, Followers, Popularity, quality
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from support.in_process import invoke_grace, reported
 from support.models import sequence_scores

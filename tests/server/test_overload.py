@@ -93,10 +93,7 @@ class Engine:
 
 class Simulation:
     def __init__(
-        self,
-        engine: Engine,
-        ladders: dict[str, tuple[str, ...]] | None = None,
-        **batching: float,
+        self, engine: Engine, ladders: dict[str, tuple[str, ...]] | None = None, **batching: float
     ) -> None:
         self.engine = engine
         self.clock = Clock()

@@ -202,9 +202,7 @@ class End:
 
 @pytest.fixture(scope="module")
 def ends(
-    serving_files: ServingFiles,
-    taken_port: int,
-    tmp_path_factory: pytest.TempPathFactory,
+    serving_files: ServingFiles, taken_port: int, tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[str, End]:
     """Return how the start with each fault ended."""
     folder = tmp_path_factory.mktemp("faulty")

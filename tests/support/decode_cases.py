@@ -55,10 +55,7 @@ def decode_case(case: Case, mode: MatcherMode = MatcherMode.UNION) -> DecodeCase
 
 
 def branching_case(
-    rng: np.random.Generator,
-    num_ads: int,
-    num_users: int,
-    schema: TargetingSchema | None = None,
+    rng: np.random.Generator, num_ads: int, num_users: int, schema: TargetingSchema | None = None
 ) -> Case:
     """Several children below most nodes, some of which most users may not see."""
     schema = schema or random_schema(rng, attribute_sizes=(3, 65), num_sets=2)

@@ -48,8 +48,7 @@ LONG = 30.0
 """Seconds after which a wait fails: far beyond what the slowest machine needs."""
 
 GENERATION = GenerationConfig(
-    max_batch=4,
-    profiles={"full": BeamProfile((1, 4), 4), "reduced": BeamProfile((1, 2), 2)},
+    max_batch=4, profiles={"full": BeamProfile((1, 4), 4), "reduced": BeamProfile((1, 2), 2)}
 )
 PAIR = object.__new__(ServingPair)
 """No stage here looks into it."""

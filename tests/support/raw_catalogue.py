@@ -25,13 +25,7 @@ from grace.index.users.user_rows import UserAttributes
 from support.builds import ads_table, silent, write_schema
 from support.oracle import RawAd, Rules, eligible
 from support.plain_builder import PLAIN_SID_SPACE
-from support.strategies import (
-    random_ads,
-    random_schema,
-    random_users,
-    says_something,
-    set_values,
-)
+from support.strategies import random_ads, random_schema, random_users, says_something, set_values
 
 _MOST_VALUES = 30  # in all lists of nearly every rule, so that tables of millions of ads stay small
 _MOST_ADS_OF_A_SID = 111
