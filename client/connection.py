@@ -34,13 +34,11 @@ _CLOSED = ("Socket closed", "reset by peer", "TSI_DATA_CORRUPTED")
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """The PEM files of a client.
+    """The PEM files of a client."""
 
-    ca           CAs that may have signed the server's certificate; None: gRPC's list of public CAs
-    certificate  this client's certificate, with its `key`, if the server requires one
-    """
-
+    # CAs that may have signed the server's certificate; None: gRPC's list of public CAs
     ca: Path | None = None
+    # this client's certificate, with its `key`, if the server requires one
     certificate: Path | None = None
     key: Path | None = None
 
@@ -54,16 +52,12 @@ def channel(address: str, tls: Tls | None, options: Options = OPTIONS, library: 
 
 @dataclass(frozen=True, slots=True)
 class FailedCall:
-    """The end of one attempt of a call, as gRPC reports it.
-
-    reason     the server's one-word reason, empty if a gRPC library answered
-    push_back  the seconds that the server asks to wait before the next attempt; below 0, it wants
-               none
-    """
+    """The end of one attempt of a call, as gRPC reports it."""
 
     code: str
-    reason: str
+    reason: str  # the server's one-word reason, empty if a gRPC library answered
     text: str
+    # the seconds that the server asks to wait before the next attempt; below 0, it wants none
     push_back: float | None = None
 
     @classmethod

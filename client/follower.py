@@ -22,14 +22,13 @@ def may_pass(error: CallError) -> bool:
 class Follower:
     """Sends what a program writes to one server.
 
-    sequence  the last update that was sent and is in force
-    show      called with what has happened, and whether it is a fault
+    It calls `show` with what has happened, and whether that is a fault.
     """
 
     def __init__(
         self, client: AdminClient, timeout: float, show: Callable[[str, bool], None]
     ) -> None:
-        self.sequence = 0
+        self.sequence = 0  # the last update that was sent and is in force
         self._client, self._timeout, self._show = client, timeout, show
         self._waits_after = ""  # the error of a call that is tried again
         self._paged = -math.inf  # when the server's alerts were last made to fire

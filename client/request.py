@@ -31,15 +31,12 @@ Sid: TypeAlias = Iterable[int]
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """A user's events of one kind, oldest first.
+    """A user's events of one kind, oldest first."""
 
-    sids           the SID or the item's id (a text) of each event; or all tokens in one list
-    timestamps_ms  a time for each event, or none at all
-    side           other facts about the events: one id for each event
-    """
-
+    # the SID or the item's id (a text) of each event; or all tokens in one list
     sids: Iterable[Sid | str]
-    timestamps_ms: Iterable[int] = ()
+    timestamps_ms: Iterable[int] = ()  # a time for each event, or none at all
+    # other facts about the events: one id for each event
     side: Mapping[str, Iterable[int]] = field(default_factory=dict)
 
 
@@ -54,22 +51,15 @@ class FilterFields(TypedDict, total=False):
 class RequestFields(TypedDict, total=False):
     """The fields of a request; docs/api.md explains them. NumPy arrays count as lists.
 
-    user         value or values of each attribute and set, the number of each range:
-                 {"country": "US", "location": [...], "age": 34}
-    dense, categorical, bags, sequences     the model's inputs of each kind, by name
-    exclude      id or ids of each kind of entity whose ads to leave out: {"campaign": [9, 12]}
-    strict       refuse a request with an unknown name; True by default
-    at           the request's time: a datetime with a time zone, or milliseconds since 1970
-    filters      what ads must be: {"category": {"none_of": ["alcohol"], "unknown": False}};
-                 `unknown` says whether ads without a category pass
-
     Ids are numbers, or texts if the client has the data folder of the ads.
     """
 
     request_id: str
     model: str
     sid_space: str
+    # value or values of each name, the number of a range: {"country": "US", "age": 34}
     user: Mapping[str, str | float | Iterable[str] | None]
+    # the model's inputs of each kind, by name
     dense: Mapping[str, float | Iterable[float]]
     categorical: Mapping[str, int]
     bags: Mapping[str, Iterable[int]]
@@ -78,12 +68,15 @@ class RequestFields(TypedDict, total=False):
     profile: str
     priority: Literal["NORMAL", "LOW"]
     exclude_ads: Iterable[Id]
+    # id or ids of each kind of entity whose ads to leave out: {"campaign": [9, 12]}
     exclude: Mapping[str, Id | Iterable[Id]]
     at_most: Mapping[str, int]
     include_sids: bool
-    strict: bool
-    at: datetime | int
+    strict: bool  # refuse a request with an unknown name; True by default
+    at: datetime | int  # with a time zone, or milliseconds since 1970
     utc_offset_minutes: int
+    # what ads must be: {"category": {"none_of": ["alcohol"], "unknown": False}}; `unknown` says
+    # whether ads without a category pass
     filters: Mapping[str, FilterFields]
 
 

@@ -38,16 +38,11 @@ _new_ad = cast(Callable[[tuple[int, float, Any, Any]], Ad], partial(tuple.__new_
 
 @dataclass(frozen=True, slots=True)
 class Sids:
-    """The SIDs that the model generated, best first; some may have no ad in the result.
+    """The SIDs that the model generated, best first; some may have no ad in the result."""
 
-    tokens     uint32 [sids, length]
-    scores     float32 [sids]   their log-probabilities
-    of_ads     uint32 [ads]     for each ad of the result, the SID that it comes from
-    """
-
-    tokens: npt.NDArray[np.uint32]
-    scores: npt.NDArray[np.float32]
-    of_ads: npt.NDArray[np.uint32]
+    tokens: npt.NDArray[np.uint32]  # [sids, length]
+    scores: npt.NDArray[np.float32]  # [sids]: their log-probabilities
+    of_ads: npt.NDArray[np.uint32]  # [ads]: for each ad of the result, the SID that it comes from
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -56,8 +51,7 @@ class Sids:
 class Ads(Sequence[Ad]):
     """The ads of a result, best first: a sequence that makes each `Ad` when you read it.
 
-    ad_ids     int64 [ads]     for NumPy users
-    scores     float32 [ads]
+    NumPy users read `ad_ids` and `scores`.
     """
 
     __slots__ = ("_ids", "_sids", "ad_ids", "scores")
@@ -105,36 +99,25 @@ class Ads(Sequence[Ad]):
 
 @dataclass(frozen=True, slots=True)
 class RetrieveResult:
-    """The answer to a request.
+    """The answer to a request: `for ad in result.ads[:3]: print(ad.ad_id, ad.probability)`."""
 
-        for ad in result.ads[:3]:
-            print(ad.ad_id, ad.score, ad.probability)
-
-    ads               best first
-    sids              None, unless the request had include_sids
-    counts            the number of ads after each step
-    timings           microseconds on the server: all waiting, and each stage for the whole batch
-    ignored_names     names in the request that neither catalogue nor model knows, such as misspelt
-    unknown_items     items of the request's sequences that have no SID; their events were left out
-    truncated         max_ads cut the list
-    degraded          the server was overloaded and used a smaller beam profile: `profile`
-    attempts          the number of attempts
-    message           the reply itself, a grace.v1.RetrieveResponse
-    """
-
-    ads: Ads
-    sids: Sids | None
-    counts: wire.Counts
+    ads: Ads  # best first
+    sids: Sids | None  # None, unless the request had include_sids
+    counts: wire.Counts  # the number of ads after each step
     snapshot_version: int
     checkpoint: str
     profile: str
     request_id: str
+    # microseconds on the server: all waiting, and each stage for the whole batch
     timings: wire.Timings
+    # names in the request that neither catalogue nor model knows, such as misspelt
     ignored_names: tuple[str, ...]
-    truncated: bool
-    degraded: bool
-    attempts: int
+    truncated: bool  # max_ads cut the list
+    degraded: bool  # the server was overloaded and used a smaller beam profile: `profile`
+    attempts: int  # the number of attempts
+    # items of the request's sequences that have no SID; their events were left out
     unknown_items: tuple[str, ...]
+    # the reply itself, a grace.v1.RetrieveResponse
     message: wire.RetrieveResponse = field(repr=False, compare=False)
 
     @classmethod

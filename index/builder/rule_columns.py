@@ -96,17 +96,14 @@ def role_of(schema: TargetingSchema, column: str) -> Role:
 
 @dataclass(frozen=True, slots=True)
 class RuleColumns:
-    """The columns of rules of some ads, row by row; None for an absent column.
-
-    offsets  int64 [ads + 1]   ad i has rows offsets[i] .. [i + 1]; None: each ad has one
-    clauses  the clauses of all ads, and `clause_of` int64 [rows] the clause of each row, or -1
-    stated   the columns in which some ad has a rule: `age_min`, `clauses.age_min`, `rule.age_min`
-    """
+    """The columns of rules of some ads, row by row; None for an absent column."""
 
     columns: tuple[ListColumn | None, ...]
+    # [ads + 1]: ad i has rows offsets[i] .. [i + 1]; None: each ad has one
     offsets: Int64 | None = None
-    clauses: Rows | None = None
-    clause_of: Int64 | None = None
+    clauses: Rows | None = None  # of all ads
+    clause_of: Int64 | None = None  # [rows]: the clause of each row, or -1
+    # the columns in which some ad has a rule: `age_min`, `clauses.age_min`, `rule.age_min`
     stated: frozenset[str] = frozenset()
 
     def ad_of(self, ads: int) -> Int64:

@@ -64,15 +64,13 @@ class AdsSource:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedColumns:
-    """The columns that a build expects of an ads table.
-
-    partial  the table has some of a catalogue's ads, so its lines may all leave out the same key
-    """
+    """The columns that a build expects of an ads table."""
 
     schema: TargetingSchema
     without: tuple[str, ...] = ()  # names and entities that it may lack
     sids_are_joined: bool = False
     mapped: frozenset[str] = frozenset()  # columns of ids that an id map numbers
+    # the table has some of a catalogue's ads, so its lines may all leave out the same key
     partial: bool = False
 
     def __post_init__(self) -> None:
@@ -162,14 +160,11 @@ def _check_renames(source: TableSource, expected: ExpectedColumns) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """The columns of one table. It may lack those `elsewhere`, which other files have.
-
-    everywhere  the columns of all files
-    """
+    """The columns of one table. It may lack those `elsewhere`, which other files have."""
 
     table: TableFile
     elsewhere: Set[str]
-    everywhere: Set[str]
+    everywhere: Set[str]  # the columns of all files
     source: TableSource
     expected: ExpectedColumns
 

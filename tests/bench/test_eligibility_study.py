@@ -12,12 +12,7 @@ import torch
 from grace.bench import result_tables
 from grace.bench.eligibility import study
 from grace.bench.eligibility.audience import make_audience, with_many_locations
-from grace.bench.eligibility.blocking import (
-    PASSING,
-    asking,
-    passing_pct,
-    with_flights_and_filters,
-)
+from grace.bench.eligibility.blocking import PASSING, asking, passing_pct, with_flights_and_filters
 from grace.bench.eligibility.path_scores import PathScores
 from grace.bench.eligibility.search import best_possible, search
 from grace.bench.eligibility.tables import blocked_tables, paper_tables, study_tables
@@ -113,10 +108,7 @@ def test_a_path_s_score_sums_the_log_softmax_over_siblings(
 
 @pytest.mark.parametrize("mode", [MatcherMode.CD, MatcherMode.UNION, MatcherMode.DYNAMIC])
 def test_searches_keep_the_best_admitted_children_of_every_step(
-    facts: Snapshot,
-    users: UserRows,
-    scores: torch.Tensor,
-    mode: MatcherMode,
+    facts: Snapshot, users: UserRows, scores: torch.Tensor, mode: MatcherMode
 ) -> None:
     snapshot = derive(facts, Eligibility.of(mode), threads=2)
     index = DecodeIndex.of(snapshot, CPU)

@@ -12,10 +12,7 @@ import torch
 from torch import Tensor
 
 from grace.bench.gpu.subjects.search import DecoderBatch, TracedResult, unconstrained_result
-from grace.bench.rungs.dense_search import (
-    RungDecoder,
-    require_full_contexts,
-)
+from grace.bench.rungs.dense_search import RungDecoder, require_full_contexts
 from grace.bench.rungs.static_mask import KeptBeams
 from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import DeviceError, InputError
@@ -112,12 +109,7 @@ def beams_of_one_sid(step: Callable[..., KeptBeams], *arguments: Any) -> KeptBea
     ],
 )
 def test_both_sides_of_a_comparison_are_compared_with_their_definition(
-    comparison: Any,
-    part: str,
-    name: str,
-    wrong: Any,
-    fault: str,
-    monkeypatch: pytest.MonkeyPatch,
+    comparison: Any, part: str, name: str, wrong: Any, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(comparison, name, partial(wrong, getattr(comparison, name)))
     with pytest.raises(DeviceError, match=fault):

@@ -8,9 +8,7 @@ import pytest
 from grace.catalogues.folder import targeting_yaml
 from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
 from grace.catalogues.paper.files import write_ads
-from grace.catalogues.paper.snapshots import (
-    paper_snapshot,
-)
+from grace.catalogues.paper.snapshots import paper_snapshot
 from grace.catalogues.paper.spec import PaperSpec
 from grace.configs.eligibility import CD
 from grace.configs.errors import InputError

@@ -3,11 +3,7 @@
 import numpy as np
 import pytest
 
-from grace.catalogues.synth import (
-    Catalogue,
-    CatalogueSpec,
-    preset_spec,
-)
+from grace.catalogues.synth import Catalogue, CatalogueSpec, preset_spec
 from grace.catalogues.synth.learned_tokens import number_duplicates
 from grace.catalogues.synth.rules import NO_RULE, OPEN_CAMPAIGN
 from grace.catalogues.synth.sid_tree import make_sid_tree

@@ -91,10 +91,7 @@ def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(
-    catalogue: Path,
-    root: Path,
-    *more: str,
-    env: dict[str, str] | None = None,
+    catalogue: Path, root: Path, *more: str, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     return run_grace("build", "--data", catalogue, "--root", root, *more, env=env)
 

@@ -148,10 +148,7 @@ def new_vectors(*vectors: Any) -> Callable[[Path], None]:
         (new_vectors([1.0] * (DIMS - 1)), ", and no usable vector in"),
         (new_vectors([]), ", and no usable vector in"),
         (new_vectors(VECTORS[5], VECTORS[5]), ", and no usable vector in"),
-        (
-            without_section,
-            "; name the table of vectors as `embeddings` in tables.yaml, and build again",
-        ),
+        (without_section, "; name the table of vectors as `embeddings` in tables.yaml, and build"),
         (without_codebook, "; add it there"),
     ],
 )

@@ -10,13 +10,7 @@ import yaml
 
 from grace.index.tables.data_folder import DataFolder, read_data_folder
 from grace.index.targeting.schema import load_schema
-from support.raw_tables import (
-    Row,
-    build_data,
-    initialize,
-    write_codebook,
-    write_table,
-)
+from support.raw_tables import Row, build_data, initialize, write_codebook, write_table
 
 TRADES: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_name("trades.yaml").read_text())
 FORMS = [

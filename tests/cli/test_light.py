@@ -75,9 +75,7 @@ for line in sys.argv[1:]:
 """
 
 
-def test_a_light_command_works_and_another_says_in_one_line_what_to_install(
-    tmp_path: Path,
-) -> None:
+def test_a_light_command_works_and_another_says_in_one_line_what_to_install(tmp_path: Path) -> None:
     """Run the commands one after another in one folder."""
     assert WORK.keys() | NEED.keys() == COMMANDS.keys()
     for name, text in FILES.items():

@@ -64,10 +64,7 @@ def test_the_folder_holds_the_codebook_the_sids_and_a_report(kept: Path) -> None
     assert (name, len(digest), facts["vocab_sizes"]) == (kept.parent.name, 8, [31, 16, 8])
     schema = pq.read_schema(kept / "sids.parquet")
     assert schema.field("sid").type == pa.list_(pa.uint16())
-    assert schema.metadata == {
-        b"grace.sid_space": space.encode(),
-        b"grace.vocab_sizes": b"31,16,8",
-    }
+    assert schema.metadata == {b"grace.sid_space": space.encode(), b"grace.vocab_sizes": b"31,16,8"}
     sids = sids_of(kept / "sids.parquet")
     assert list(sids) == IDS
     report = json.loads((kept / "report.json").read_text())
@@ -139,10 +136,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda at: pq.write_table(pa.table({"item_id": IDS}), at),
         "column 'vector' is missing; it has: item_id",
     ),
-    "no rows": (
-        lambda at: write(at, [], []),
-        "no row has a vector; there are no items to give SIDs to",
-    ),
+    "no rows": (lambda at: write(at, [], []), "no row has a vector; there are no items to"),
     "CSV": (
         lambda at: at.with_suffix(".csv").write_text("item_id,vector\n1,0.5\n"),
         "i.csv: a CSV has no column of vectors; write Parquet or JSON lines",

@@ -78,10 +78,7 @@ def test_core_scalars_are_read_as_yaml_1_2_says(text: str, value: object) -> Non
         ("a: *b", "test.yaml:1: alias *b: aliases are refused: write it out"),
         ("a: 1\nb: !!str 1", "test.yaml:2: tag tag:yaml.org,2002:str: tags are refused: remove it"),
         ("a: !mine [1]", "test.yaml:1: tag !mine: tags are refused: remove it"),
-        (
-            "!!python/name:os.system : 1",
-            "test.yaml:1: tag tag:yaml.org,2002:python/name:os.system:",
-        ),
+        ("!!python/name:os.system : 1", "test.yaml:1: tag tag:yaml.org,2002:python/name:os.system"),
         ("a: 1\n---\nb: 1", "test.yaml:2: a second document: keep one per file"),
         ("", "test.yaml: empty: expected `key: value` lines"),
         ("# nothing\n", "test.yaml: empty: expected `key: value` lines"),

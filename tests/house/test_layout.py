@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from support import layout
 from support.command import run_python
@@ -30,6 +32,17 @@ def test_the_code_keeps_its_budgets_of_lines(repository: Path, part: str) -> Non
 
 def test_no_tracked_file_mentions_a_path_of_its_author_s_machine(repository: Path) -> None:
     assert layout.machine_paths(repository, layout.tracked_files(repository)) == []
+
+
+def test_each_seeded_fault_changes_one_place_and_names_its_tests(repository: Path) -> None:
+    def is_stale(row: dict[str, Any]) -> bool:
+        tests = (repository / test.partition("::")[0] for test in row["tests"])
+        text = (repository / row["file"]).read_text(encoding="utf-8")
+        return text.count(row["old"]) != 1 or not all(test.exists() for test in tests)
+
+    tables = (repository / "tests" / "mutations").glob("*.yaml")
+    rows = [row for table in tables for row in yaml.safe_load(table.read_text(encoding="utf-8"))]
+    assert [row["name"] for row in rows if is_stale(row)] == []
 
 
 @pytest.mark.subprocess

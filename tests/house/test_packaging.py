@@ -57,9 +57,7 @@ def test_each_top_level_package_has_its_link_in_grace(repository: Path) -> None:
     assert links == {name: Path("../..") / name for name in layout.LAYERS}
 
 
-def test_the_editable_install_puts_no_import_hook_between_reader_and_file(
-    repository: Path,
-) -> None:
+def test_the_editable_install_puts_no_import_hook_between_reader_and_file(repository: Path) -> None:
     ours = [found for found in distributions() if found.name == "grace-serving"]
     files = [file.name for found in ours for file in found.files or ()]
     assert not [name for name in files if name.startswith("__editable__") and name.endswith(".py")]

@@ -63,18 +63,13 @@ NUMBERS = [0, 1, 2, 5, 127, 2**31 - 1, 2**33, 2**63 - 1]
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of ad_id, sid, ad_weight and RULES, in files of one format.
-
-    cut     rows of the first file; the second has the others
-    joined  whether SIDs are in another table
-    mapped  whether an id map numbers the ads
-    """
+    """Rows of ad_id, sid, ad_weight and RULES, in files of one format."""
 
     format: str
     rows: Sequence[Mapping[str, Cell]]
-    cut: int
-    joined: bool
-    mapped: bool
+    cut: int  # rows of the first file; the second has the others
+    joined: bool  # whether SIDs are in another table
+    mapped: bool  # whether an id map numbers the ads
 
 
 def mostly(

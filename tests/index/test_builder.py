@@ -1,18 +1,23 @@
-"""The builder against the plain builder, array by array, whatever the input's order and cutting."""
+"""Builds against the plain builder, array by array; refused ads are listed, or end the build."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from grace.index.builder import build
-from grace.index.storage import current_version, load_snapshot, publish, write_snapshot
+from grace.configs.errors import InputError, RejectedAdsError
+from grace.index.builder import BuildSpec, build
+from grace.index.storage import current_version, load_snapshot, publish, versions, write_snapshot
+from grace.index.targeting.schema import Attribute, TargetingSchema
 from grace.index.verify import require_built
 from support.arrays import assert_same_arrays
 from support.builds import build_spec, built, silent
+from support.oracle import RawAd, Rule
 from support.plain_builder import plain_snapshot
-from support.strategies import random_case, random_schema
+from support.strategies import Case, random_case, random_schema
 
 SIZES: list[tuple[tuple[int, ...], int]] = [
     *(((), 3), ((1,), 0), ((63,), 1), ((64,), 2), ((65,), 3), ((250,), 1)),
@@ -69,3 +74,56 @@ def test_the_report_counts_what_the_snapshot_holds(tmp_path: Path) -> None:
     assert list(report.step_seconds) == [*("read ads", "arrange", "measure coverage", "write")]
     ends = {step: done == total for step, done, total in seen}
     assert ends == dict.fromkeys(report.step_seconds, True)
+
+
+SCHEMA = TargetingSchema((Attribute("country", ("US", "NO")),), (), hash_seed=7)
+REFUSED: Rule = (frozenset({"ZZ"}), None)
+
+
+def spec_of(folder: Path, *rules: Rule) -> BuildSpec:
+    """A build of an ad for everybody, and an ad for each rule."""
+    ads = [RawAd(101 + at, (1, 2, 3), 1.0, {"country": rule}) for at, rule in enumerate(rules)]
+    return build_spec(folder, Case(SCHEMA, (4, 4, 4), (RawAd(100, (1, 2, 3)), *ads), ()))
+
+
+def test_the_list_of_an_ended_build_claims_no_version_and_goes_with_the_next(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(RejectedAdsError, match=r"ended\.rejects\.jsonl"):
+        build(spec_of(tmp_path, REFUSED), silent)
+    fixed = spec_of(tmp_path, (frozenset({"US"}), None))
+    assert versions(fixed.root) == ()
+    report = build(fixed, silent)
+    assert (report.version, report.reject_file) == (1, None)
+    assert not list(fixed.root.glob("*.jsonl"))
+
+
+def test_where_no_reject_is_allowed_the_message_says_how_to_see_all(tmp_path: Path) -> None:
+    spec = replace(spec_of(tmp_path, *[REFUSED] * 5), batch_rows=2)
+    for limit, remedy in ((0, "`--max-rejects 1000000 --no-publish` lists all"), (2, "allow more")):
+        with pytest.raises(RejectedAdsError, match="country 'ZZ': is not among") as caught:
+            build(replace(spec, max_rejects=limit), silent)
+        assert str(caught.value).endswith(remedy)
+    report = build(replace(spec, max_rejects=1_000_000, publish=False), silent)
+    assert (report.rejects, report.published) == (5, False)
+
+
+def test_a_list_that_cannot_be_written_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, REFUSED)
+    (spec.root / "ended.rejects.jsonl").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"rejects\.jsonl: cannot write the list of refused ads"):
+        build(spec, silent)
+
+
+def test_list_elements_under_a_null_are_not_read(tmp_path: Path) -> None:
+    """Arrow allows a null list to cover elements; they belong to no row."""
+    spec = spec_of(tmp_path, (frozenset({"US"}), None), (None, None))
+    (file,) = spec.data.ads.files
+    table = pq.read_table(file)
+    offsets = pa.array([0, 1, 3, 4], pa.int32())
+    values = pa.array(["US", "ZZ", "ZZ", "NO"])
+    mask = pa.array([False, True, False])
+    column = pa.ListArray.from_arrays(offsets, values, mask=mask)
+    at = table.column_names.index("country")
+    pq.write_table(table.set_column(at, "country", column), file)
+    assert build(spec, silent).rejects == 0

@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace.configs.eligibility import (
-    CD,
-    DynamicKWay,
-    Eligibility,
-    KWay,
-    MatcherMode,
-    StaticKWay,
-)
+from grace.configs.eligibility import CD, DynamicKWay, Eligibility, KWay, MatcherMode, StaticKWay
 from grace.configs.errors import ConfigError, InputError
 from grace.index.matchers.derive import derive
 from grace.index.snapshot import Snapshot

@@ -37,10 +37,7 @@ def spec_of(folder: Path, columns: dict[str, Any]) -> BuildSpec:
     pq.write_table(pa.table(merged), folder / "ads.parquet")
     write_schema(folder / "targeting.yaml", SCHEMA)
     return BuildSpec(
-        read_data_folder(folder),
-        root=folder / "snapshots",
-        sid_space="s",
-        vocab_sizes=(2, 2),
+        read_data_folder(folder), root=folder / "snapshots", sid_space="s", vocab_sizes=(2, 2)
     )
 
 

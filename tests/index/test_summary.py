@@ -6,13 +6,7 @@ import pytest
 
 from grace.configs.eligibility import DynamicKWay, MatcherMode
 from grace.index.summary import summarize
-from grace.index.targeting.schema import (
-    Attribute,
-    Property,
-    Range,
-    TargetingSchema,
-    TargetSet,
-)
+from grace.index.targeting.schema import Attribute, Property, Range, TargetingSchema, TargetSet
 from support.oracle import RawAd, Rule, Rules
 from support.plain_builder import plain_snapshot
 

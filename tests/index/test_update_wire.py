@@ -10,13 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grace.configs.errors import RequestError
-from grace.index.updates.update import (
-    MOST_IDS,
-    AdUpdate,
-    full_message,
-    ids_message,
-    read_update,
-)
+from grace.index.updates.update import MOST_IDS, AdUpdate, full_message, ids_message, read_update
 from grace.proto.retrieval_pb2 import GetStopsResponse, UpdateAdsRequest
 from support.arrays import assert_same_arrays
 from support.plain_updates import plain_update

@@ -19,13 +19,7 @@ from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import NativeError
 from grace.index.forms.lists import AskedLists
 from grace.index.matchers.exact_lists import changed_pairs
-from grace.index.targeting.schema import (
-    Attribute,
-    Property,
-    Range,
-    TargetingSchema,
-    TargetSet,
-)
+from grace.index.targeting.schema import Attribute, Property, Range, TargetingSchema, TargetSet
 from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops
 from grace.kernels.eligibility.batch import eligible_nodes_on_gpu
 from grace.kernels.eligibility.tensors import ExactTensors, Predicate

@@ -205,17 +205,14 @@ def product(
 
 @dataclass(frozen=True)
 class Case:
-    """A launch, and the instructions that it has at least so often.
-
-    narrow  half-precision loads and stores that it may have one by one: biases, say; None: any
-    stack   bytes that it may spill
-    """
+    """A launch, and the instructions that it has at least so often."""
 
     body: Callable[..., Any]
     arguments: tuple[Any, ...]
     least: dict[str, int]
+    # half-precision loads and stores that it may have one by one: biases, say; None: any
     narrow: int | None = 0
-    stack: int = 0
+    stack: int = 0  # bytes that it may spill
     two_fit_an_sm: bool = False
 
 

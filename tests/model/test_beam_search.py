@@ -14,15 +14,7 @@ from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
-from grace.kernels import (
-    REFERENCE,
-    Beams,
-    DecodeIndex,
-    Ops,
-    UserTensors,
-    load_ops,
-    with_eligible,
-)
+from grace.kernels import REFERENCE, Beams, DecodeIndex, Ops, UserTensors, load_ops, with_eligible
 from grace.model.definition.beam_search import Generated, beam_search
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext

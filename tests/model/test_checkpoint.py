@@ -14,16 +14,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from grace.configs.errors import CheckpointError, ConfigError, InputError
-from grace.model.checkpoints.checkpoint import (
-    checkpoint_id,
-    load_checkpoint,
-    save_checkpoint,
-)
+from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, save_checkpoint
 from grace.model.checkpoints.folder import MODEL_YAML, WEIGHTS, require_sids
 from grace.model.checkpoints.init import random_model, write_random
 from grace.model.checkpoints.weights_file import DTYPES
 from grace.model.definition.spec import CategoricalInput, ModelSpec, SequenceInput, load_spec
-from support.generation_cases import MODELS
+from support.fast_cases import MODELS
 
 T5, INTERFORMER = MODELS["t5"], MODELS["interformer"]
 Tensors = dict[str, Tensor]

@@ -113,11 +113,7 @@ class Searcher:
     """A snapshot with what serving keeps of it, compared with the table that it was built from."""
 
     def __init__(
-        self,
-        catalogue: RawCatalogue,
-        snapshot: Snapshot,
-        decoder: Decoder,
-        profile: BeamProfile,
+        self, catalogue: RawCatalogue, snapshot: Snapshot, decoder: Decoder, profile: BeamProfile
     ) -> None:
         self.catalogue, self.snapshot = catalogue, snapshot
         self.index = DecodeIndex.of(snapshot, CPU)

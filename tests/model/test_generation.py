@@ -23,7 +23,7 @@ from grace.model.engine.generation import (
     empty_features,
     generation_for,
 )
-from support.generation_cases import MODELS, PROFILES, index_of, make_batch, make_model
+from support.fast_cases import MODELS, PROFILES, index_of, make_batch, make_model
 
 CPU = torch.device("cpu")
 OPS = load_ops(CPU)

@@ -27,8 +27,16 @@ from grace.model.engine.generation import (
     PlainGeneration,
 )
 from support.encoder_cases import random_features
-from support.fast_cases import ALL_STEPS, assert_same_sids
-from support.generation_cases import MODELS, PROFILES, Batch, index_of, make_batch, make_model
+from support.fast_cases import (
+    ALL_STEPS,
+    MODELS,
+    PROFILES,
+    Batch,
+    assert_same_sids,
+    index_of,
+    make_batch,
+    make_model,
+)
 from support.plain_inputs import features_message
 
 pytestmark = pytest.mark.gpu

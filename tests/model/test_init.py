@@ -14,7 +14,7 @@ from grace.model.checkpoints.init import random_model
 from grace.model.checkpoints.model_cost import decoder_flops
 from grace.model.definition.spec import DecoderSpec, InterFormerSpec
 from support.encoder_cases import INTERFORMER
-from support.generation_cases import MODELS
+from support.fast_cases import MODELS
 from support.in_process import invoke_grace, reported
 from support.models import random_context
 

@@ -59,8 +59,7 @@ SHAPES = {
     "positions of all sizes": T5Shape((5, 13, 7, 9), tied=False, gated=True),
     "more decoder than encoder layers": T5Shape((11,) * 3, layers=1, decoder_layers=3),
     "few buckets of distance": T5Shape(
-        (7,) * 4,
-        config={"relative_attention_num_buckets": 4, "relative_attention_max_distance": 5},
+        (7,) * 4, config={"relative_attention_num_buckets": 4, "relative_attention_max_distance": 5}
     ),
 }
 

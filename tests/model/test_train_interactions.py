@@ -15,12 +15,7 @@ import torch
 
 from grace.configs.errors import ConfigError, InputError
 from grace.index.snapshot import Snapshot
-from grace.index.tables.data_folder import (
-    ADS_FILE,
-    LOG_FILE,
-    DataFolder,
-    TableSource,
-)
+from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, DataFolder, TableSource
 from grace.model.definition.spec import SequenceInput
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.log_reader import read_log

@@ -11,8 +11,7 @@ from support.faults import Faults
 from support.health import status
 from support.live_snapshots import LiveRoot
 from support.occupied import FAULTY_PLACES
-from support.pipeline_cases import Recorder
-from support.scripted_stages import Script, Start, pipelines
+from support.pipeline_cases import Recorder, Script, Start, pipelines
 from support.server_process import ServerProcess, server_script
 from support.serving_files import ServingFiles, write_serving_files
 from support.stage_cases import load_cpu_pair

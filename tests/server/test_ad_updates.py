@@ -194,9 +194,7 @@ def test_more_updates_than_may_wait_are_refused(
     assert caught.value.reason == "draining"
 
 
-def test_a_fault_of_the_thread_ends_the_server_and_leaves_no_caller_waiting(
-    tmp_path: Path,
-) -> None:
+def test_a_fault_of_the_thread_ends_the_server_and_leaves_no_caller_waiting(tmp_path: Path) -> None:
     died = threading.Event()
 
     def settle() -> None:

@@ -171,10 +171,7 @@ def waited_for(address: str) -> None:
     ],
 )
 def test_another_address_of_the_server_is_reported_as_what_it_may_be(
-    healthy_server: ServerProcess,
-    ask: Callable[[str], object],
-    place: str,
-    pieces: tuple[str, ...],
+    healthy_server: ServerProcess, ask: Callable[[str], object], place: str, pieces: tuple[str, ...]
 ) -> None:
     with pytest.raises(CallError) as refused:
         ask(getattr(healthy_server, place))

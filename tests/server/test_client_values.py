@@ -121,10 +121,7 @@ def test_values_of_numpy_are_as_good_as_python_s() -> None:
     [
         ({"usr": 1}, r"request: unknown field 'usr'; known: request_id, model, sid_space, user, "),
         ({"sequences": {"clicks": [(1, 2), (3,)]}}, r"sequences: SIDs of 1, 2 tokens; all have"),
-        (
-            {"sequences": {"clicks": Events([], side=THREE)}},
-            r"features\.sequences\.clicks\.side: expec",
-        ),
+        ({"sequences": {"clicks": Events([], side=THREE)}}, r"features\.sequences\.clicks\.side:"),
         (
             {"at": datetime(2026, 9, 21, 13)},  # noqa: DTZ001
             r"at: 2026-09-21T13:00:00 has no time zone; give it one, as in datetime\.now\(UTC\)$",
@@ -136,10 +133,7 @@ def test_values_of_numpy_are_as_good_as_python_s() -> None:
         ({"user": {"age": 2**53 + 1}}, r"user\.age\.number: 9007199254740993 is beyond 2\^53, "),
         ({"filters": {"category": {"anyOf": ()}}}, r"filters\.category\.any_of: is empty; name "),
         ({"filters": {"category": {"any_of": ()}}}, r"filters\.category\.any_of: is empty; name "),
-        (
-            {"user": {"age": 10**400}},
-            r"user\.age\.number: 10+\.\.\. is not within -1\.8e\+308 to 1\.",
-        ),
+        ({"user": {"age": 10**400}}, r"user\.age\.number: 10+\.\.\. is not within -1\.8e\+308 to"),
         ({"user": {"age": True}}, r"user\.age\.values\[0\]: expected text, got true$"),
         ({"utc_offset_minutes": 2**31}, r"utc_offset_minutes: 2147483648 is not within -21474836"),
         ({"filters": {"category": "food"}}, r"filters\.category: expected an object, got 'food'$"),

@@ -38,11 +38,7 @@ RARE = {
     Outcome.OUTCOME_AT_MOST,
     Outcome.OUTCOME_MAX_ADS,
 }
-REASONS = RARE | {
-    Outcome.OUTCOME_RETURNED,
-    Outcome.OUTCOME_STOPPED,
-    Outcome.OUTCOME_NOT_ELIGIBLE,
-}
+REASONS = RARE | {Outcome.OUTCOME_RETURNED, Outcome.OUTCOME_STOPPED, Outcome.OUTCOME_NOT_ELIGIBLE}
 """The reasons that random requests have for ads of the catalogue."""
 
 
@@ -242,9 +238,7 @@ def check_engine(scene: Scene) -> None:
 
 
 @pytest.mark.gpu
-def test_a_gpu_explains_like_the_definition_and_then_generates_as_before(
-    tmp_path: Path,
-) -> None:
+def test_a_gpu_explains_like_the_definition_and_then_generates_as_before(tmp_path: Path) -> None:
     scene = Scene.make(tmp_path, MatcherMode.UNION, USERS, device=torch.device("cuda:0"))
     ads = scene.pair.snapshot.ads
     stopped = [ad.ad_id for ad in scene.case.ads if named(ad, scene.stopped)]

@@ -43,17 +43,13 @@ class Offer:
 
 @dataclass
 class Fate:
-    """How a request ended, by its caller's clock. Times are in seconds since the start.
-
-    reason    the reason of the failure, if it failed
-    executed  whether it passed through all stages
-    """
+    """How a request ended, by its caller's clock. Times are in seconds since the start."""
 
     offer: Offer
     sent: float
     ended: float = math.nan
-    reason: str = ""
-    executed: bool = False
+    reason: str = ""  # the reason of the failure, if it failed
+    executed: bool = False  # whether it passed through all stages
     degraded: bool = False
     trailers: dict[str, str] = field(default_factory=dict)
 
@@ -68,21 +64,16 @@ class Fate:
 
 @dataclass
 class Engine:
-    """Stages, each of which works on one batch at a time.
-
-    slow, quick    seconds that a batch takes in the slow stage, and in each other one
-    noise          by what share the slow stage's time varies, either way
-    reply_seconds  the time from an outcome to its caller, which no prediction includes
-    speedup        of a smaller profile
-    by_bucket      seconds of the slow stage instead of `slow`, by bucket
-    """
+    """Stages, each of which works on one batch at a time."""
 
     stage: StageName = "generate"
-    slow: float = 0.04
-    quick: float = 0.001
-    noise: float = 0.0
+    slow: float = 0.04  # seconds that a batch takes in this stage
+    quick: float = 0.001  # in each other one
+    noise: float = 0.0  # by what share the slow stage's time varies, either way
+    # the time from an outcome to its caller, which no prediction includes
     reply_seconds: float = 0.0
-    speedup: float = 4.0
+    speedup: float = 4.0  # of a smaller profile
+    # seconds of the slow stage instead of `slow`, by bucket
     by_bucket: Mapping[int, float] = field(default_factory=dict)
     random: Random = field(default_factory=lambda: Random(7))
 
@@ -102,10 +93,7 @@ class Engine:
 
 class Simulation:
     def __init__(
-        self,
-        engine: Engine,
-        ladders: dict[str, tuple[str, ...]] | None = None,
-        **batching: float,
+        self, engine: Engine, ladders: dict[str, tuple[str, ...]] | None = None, **batching: float
     ) -> None:
         self.engine = engine
         self.clock = Clock()

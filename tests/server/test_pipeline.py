@@ -10,8 +10,17 @@ import pytest
 from grace.server.messages import STAGE_NAMES
 from grace.server.observe.timeline import HostWork, Timeline
 from grace.server.scheduling.predictions import Predictions
-from support.pipeline_cases import GENERATION, LONG, Recorder, request_batch, request_of, spans_of
-from support.scripted_stages import Script, Start, occupy
+from support.pipeline_cases import (
+    GENERATION,
+    LONG,
+    Recorder,
+    Script,
+    Start,
+    occupy,
+    request_batch,
+    request_of,
+    spans_of,
+)
 from support.server_process import wait_until
 
 

@@ -33,12 +33,13 @@ from support.pipeline_cases import (
     GENERATION,
     LONG,
     Recorder,
+    Script,
+    Start,
     make_pipeline,
     no_answers,
     plain_stages,
     request_of,
 )
-from support.scripted_stages import Script, Start
 
 
 def test_a_batch_that_succeeds_in_between_forgives_the_failures_before_it(

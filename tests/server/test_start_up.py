@@ -95,10 +95,7 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
             "publish a version above 4712, or remove the file to follow CURRENT",
         ),
     ),
-    "damaged-pin": (
-        {"state_dir": "{}/damaged-pin"},
-        ("state_dir: ", "damaged-pin/pin.json: is damaged"),
-    ),
+    "damaged-pin": ({"state_dir": "{}/damaged-pin"}, ("state_dir: ", "damaged-pin/pin.json: is")),
     "state-in-use": (
         {"state_dir": "{}/in-use"},
         ("in-use/ad_updates: another server uses it; give each server a separate state_dir",),
@@ -205,9 +202,7 @@ class End:
 
 @pytest.fixture(scope="module")
 def ends(
-    serving_files: ServingFiles,
-    taken_port: int,
-    tmp_path_factory: pytest.TempPathFactory,
+    serving_files: ServingFiles, taken_port: int, tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[str, End]:
     """Return how the start with each fault ended."""
     folder = tmp_path_factory.mktemp("faulty")

@@ -73,10 +73,7 @@ def removed(files: Files, _: Authority) -> None:
 
 @pytest.mark.parametrize("break_", [half_written, half_replaced, removed])
 def test_a_broken_certificate_keeps_the_old_one_until_it_is_whole(
-    break_: Callable[..., None],
-    ca: Authority,
-    files: Files,
-    caplog: pytest.LogCaptureFixture,
+    break_: Callable[..., None], ca: Authority, files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def use(service: Service, _: Any) -> None:
         loads = partial(service.count, "grace_credentials_load_total", setting="listen.tls")

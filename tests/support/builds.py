@@ -123,17 +123,13 @@ def unused_names(schema: TargetingSchema, ads: Iterable[RawAd]) -> tuple[str, ..
     stated: set[str] = set()
     for ad in ads:
         for rules in (ad.rules, *ad.clauses):
-            stated |= {name.removesuffix("_all") for name, rule in rules.items() if _says(rule)}
+            stated |= {
+                name.removesuffix("_all")
+                for name, rule in rules.items()
+                if any(each not in (None, frozenset()) for each in rule)
+            }
         stated |= ad.entities.keys()
     return tuple(name for name in (*schema.names, *schema.entities) if name not in stated)
-
-
-def _says(rule: Any) -> bool:
-    return (
-        bool(rule)
-        if isinstance(rule, frozenset)
-        else any(each not in (None, frozenset()) for each in rule)
-    )
 
 
 def built(spec: BuildSpec) -> Snapshot:

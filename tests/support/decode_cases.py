@@ -1,17 +1,19 @@
-"""Catalogues, users and beams for tests of the decode operations, and what equal results are."""
+"""Catalogues and users for tests of the decode-time operations and of admission, as masks."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise, product
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from grace.configs.eligibility import MatcherMode
+from grace.configs.eligibility import DynamicKWay, KWay, MatcherMode, StaticKWay
 from grace.index.snapshot import Snapshot
-from grace.index.targeting.schema import TargetingSchema
+from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.index.trie import NO_NODE, SidTrie
 from grace.index.users.user_rows import UserEncoder, UserRows
 from grace.kernels import (
@@ -24,7 +26,8 @@ from grace.kernels import (
     with_eligible,
 )
 from grace.kernels.eligibility.tensors import REQUESTS_PER_MASK
-from support.oracle import RawAd
+from support.exact_indexes import random_lists
+from support.oracle import RawAd, Rule
 from support.plain_builder import plain_snapshot
 from support.strategies import Case, asking, random_ads, random_schema, random_users
 
@@ -52,10 +55,7 @@ def decode_case(case: Case, mode: MatcherMode = MatcherMode.UNION) -> DecodeCase
 
 
 def branching_case(
-    rng: np.random.Generator,
-    num_ads: int,
-    num_users: int,
-    schema: TargetingSchema | None = None,
+    rng: np.random.Generator, num_ads: int, num_users: int, schema: TargetingSchema | None = None
 ) -> Case:
     """Several children below most nodes, some of which most users may not see."""
     schema = schema or random_schema(rng, attribute_sizes=(3, 65), num_sets=2)
@@ -132,3 +132,161 @@ def assert_same_beams(got: Beams, expected: Beams) -> None:
     for name in ("parents", "tokens", "nodes", "corrupt"):
         assert torch.equal(getattr(got, name), getattr(expected, name)), name
     torch.testing.assert_close(got.scores, expected.scores, rtol=1e-5, atol=1e-5)
+
+
+MakeCase: TypeAlias = Callable[[np.random.Generator], Case]
+Arguments: TypeAlias = Callable[[np.random.Generator], tuple[Any, ...]]
+
+
+def many_words_case(rng: np.random.Generator) -> Case:
+    """Bitmasks of 65 words."""
+    wide = Attribute("wide", tuple(f"w{i}" for i in range(4096)))
+    schema = TargetingSchema((wide, Attribute("a", ("x", "y"))), (), 7)
+    return branching_case(rng, 37, 5, schema)
+
+
+def many_locations_case(rng: np.random.Generator) -> Case:
+    """Users with no query, one, as many as a table holds, and more; rows too wide for a table."""
+    sets = (
+        TargetSet("s0", 256, 4, 200),
+        TargetSet("s1", 2048, 3, 200),
+        TargetSet("s2", 64, 1, 200),
+    )
+    schema = TargetingSchema((), sets, 7)
+    users = [
+        {name: [f"{name}/v{i}" for i in range(count)] for name in ("s0", "s1", "s2")}
+        for count in (0, 1, 63, 64, 65, 200)
+    ]
+    case = _naming_all(users[-1], branching_case(rng, 63, 0, schema))
+    return replace(case, users=tuple(users))
+
+
+def _naming_all(values: Mapping[str, Sequence[str]], case: Case) -> Case:
+    """Add an ad that names these values of sets: rows are tested for no others."""
+    rules: dict[str, Rule] = {name: (frozenset(own), None) for name, own in values.items()}
+    naming = RawAd(max(ad.ad_id for ad in case.ads) + 1, case.ads[0].sid, 0.0, rules)
+    return replace(case, ads=(*case.ads, naming))
+
+
+def _partitions(k_way: KWay, rng: np.random.Generator) -> Case:
+    """Each first token has 1 to 63 SIDs, each for one value and one location. So most partitions
+    are needed, and a user may pass any of them."""
+    values = tuple(f"v{i}" for i in range(127))
+    schema = TargetingSchema((Attribute("a", values),), (TargetSet("s", 256, 3, 64),), 7)
+    ads: list[RawAd] = []
+    for first in range(37):
+        for second in rng.choice(63, size=rng.integers(1, 64), replace=False).tolist():
+            rules: dict[str, Rule] = {
+                "a": (frozenset({values[rng.integers(30)]}), None),
+                "s": (frozenset({f"s{rng.integers(200)}"}), None),
+            }
+            if rng.random() < 0.01:
+                rules.pop("s")
+            ads.append(RawAd(len(ads), (first, second), 0.0, rules))
+    users = [
+        {"a": [values[rng.integers(33)]], "s": [f"s{i}" for i in rng.integers(210, size=count)]}
+        for count in (0, 1, 2, 7, 64)
+    ]
+    return Case(schema, (37, 63), tuple(ads), tuple(users), k_way)
+
+
+def _admission(
+    make_case: MakeCase, mode: MatcherMode = MatcherMode.UNION, dead: float = 0.3
+) -> Arguments:
+    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+        made = decode_case(make_case(rng), mode)
+        nodes = random_nodes(rng, made.snapshot.trie, len(made.rows), 31, dead)
+        return nodes, made.users, made.index
+
+    return arguments
+
+
+def _no_beam_alive(rng: np.random.Generator) -> tuple[Any, ...]:
+    made = decode_case(branching_case(rng, 63, 3))
+    return torch.full((3, 31), NO_NODE, dtype=torch.int32), made.users, made.index
+
+
+def _eligibility(make_case: MakeCase) -> Arguments:
+    """Every seventh pair of leaf and rule has stopped ads only."""
+
+    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+        made = decode_case(make_case(rng), MatcherMode.EXACT)
+        assert made.index.exact is not None
+        made.index.exact.leaf_rules[::7] = made.index.exact.num_rules
+        return replace(made.users, eligible=None), made.index
+
+    return arguments
+
+
+def _all_forms(requests: int, **components: int) -> Arguments:
+    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+        index, users = random_lists(rng, (7.0, 11.0, 2.7), requests, **components)
+        return users, index
+
+    return arguments
+
+
+def _branching(
+    num_ads: int, num_users: int, sizes: tuple[int, ...] = (3, 65), num_sets: int = 2
+) -> MakeCase:
+    return lambda rng: branching_case(rng, num_ads, num_users, random_schema(rng, sizes, num_sets))
+
+
+def _full(vocab_sizes: tuple[int, ...], num_users: int) -> MakeCase:
+    return lambda rng: every_sid_case(rng, vocab_sizes, num_users)
+
+
+def _locations(count: int | None) -> MakeCase:
+    """Two users: one with a country and `count` locations, one without anything."""
+
+    def make(rng: np.random.Generator) -> Case:
+        schema = TargetingSchema(
+            (Attribute("country", ("US", "NO", "JP")),), (TargetSet("s0", 256, 4, 64),), 7
+        )
+        values = [f"s0/é{i}" for i in range(20)] + [f"s0/new{i}" for i in range(44)]
+        case = _naming_all({"s0": values}, branching_case(rng, 111, 0, schema))
+        picked = [str(value) for value in rng.choice(values, size=count or 0, replace=False)]
+        some = {} if count is None else {"country": ["NO"], "s0": picked}
+        return replace(case, users=(some, {}))
+
+    return make
+
+
+ELIGIBILITY: Mapping[str, Arguments] = {
+    **{f"requests={n}": _eligibility(_branching(63, n)) for n in (*range(1, 17), 17, 40)},
+    "no-sets": _eligibility(_branching(63, 3, (65,), 0)),
+    "3-sets": _eligibility(_branching(111, 7, (1, 63), 3)),
+    "no-attributes": _eligibility(_branching(63, 3, (), 2)),
+    "no-rules": _eligibility(_branching(63, 3, (), 0)),
+    "many-words": _eligibility(many_words_case),
+    "many-locations": _eligibility(many_locations_case),
+    "empty-users": _eligibility(_locations(None)),
+    "full-vocabulary": _eligibility(_full((37, 111), 17)),
+    "all-forms": _all_forms(15, sets=2, intervals=2, properties=3),
+    "20-components": _all_forms(33, sets=6, intervals=9, properties=5),
+}
+ADMISSION: Mapping[str, Arguments] = {
+    "odd-sizes": _admission(_branching(111, 7)),
+    "no-sets": _admission(_branching(63, 3, (65,), 0)),
+    "3-sets": _admission(_branching(63, 7, (1, 63), 3)),
+    "no-attributes": _admission(_branching(63, 3, (), 2)),
+    "cd": _admission(_branching(63, 3), MatcherMode.CD),
+    "exact": _admission(_branching(63, 17), MatcherMode.EXACT),
+    "exact-40": _admission(_branching(111, 40), MatcherMode.EXACT),
+    "static": _admission(_branching(63, 3), MatcherMode.STATIC),
+    "dynamic": _admission(_branching(63, 3), MatcherMode.DYNAMIC),
+    "few-alive": _admission(_branching(63, 5), dead=0.95),
+    "none-alive": _no_beam_alive,
+    "empty-users": _admission(_locations(None)),
+    "1-location": _admission(_locations(1)),
+    "64-locations": _admission(_locations(64)),
+    "many-locations": _admission(many_locations_case),
+    "many-locations-static": _admission(many_locations_case, MatcherMode.STATIC),
+    "partitions-static": _admission(partial(_partitions, StaticKWay((64, 3))), MatcherMode.STATIC),
+    "partitions-dynamic": _admission(partial(_partitions, DynamicKWay(1, 64)), MatcherMode.DYNAMIC),
+    "many-words": _admission(many_words_case),
+    "many-words-dynamic": _admission(many_words_case, MatcherMode.DYNAMIC),
+    "fan-out-512": _admission(_full((3, 512), 3)),
+    "full-vocabulary": _admission(_full((37, 111), 7)),
+    "full-vocabulary-cd": _admission(_full((63,), 3), MatcherMode.CD),
+}

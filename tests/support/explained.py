@@ -22,7 +22,7 @@ from grace.server.engine.serving_pair import ServingPair, load_pair
 from grace.server.messages import PendingRequest, RequestBatch, Retrieval
 from support.builds import build_spec, built
 from support.decode_cases import admitted_entries
-from support.generation_cases import MODELS
+from support.fast_cases import MODELS
 from support.models import prefix_scores
 from support.oracle import (
     NO_RULE,
@@ -85,11 +85,7 @@ class Scene:
         settings: dict[str, Any] = {"precision": "fp32", "memo_bytes": 1 << 22}
         settings["eligibility"] = mode.value
         pair = load_pair(ServingConfig(spec.root, checkpoint, GENERATION, **settings), device)
-        stopped = {
-            "ad": {ad.ad_id for ad in ads[::17]},
-            "campaign": {7},
-            "advertiser": {111},
-        }
+        stopped = {"ad": {ad.ad_id for ad in ads[::17]}, "campaign": {7}, "advertiser": {111}}
         return Scene(pair, load_checkpoint(checkpoint), case, stopped)
 
     def request(self, rng: np.random.Generator, number: int) -> dict[str, Any]:

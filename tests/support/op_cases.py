@@ -18,7 +18,7 @@ from grace.kernels.decode.cross_attention import BeamQueries
 from grace.kernels.decode.select_beams import Choice
 from grace.kernels.decode.self_attention import PagedPrefixes
 from grace.model.definition.inputs import map_tensors
-from support.admission_cases import ADMISSION, ELIGIBILITY
+from support.decode_cases import ADMISSION, ELIGIBILITY
 
 Rng: TypeAlias = np.random.Generator
 Arguments: TypeAlias = Callable[[Rng, torch.dtype], tuple[Any, ...]]

@@ -40,30 +40,23 @@ class RefusedError(Exception):
 
 @dataclass
 class Plain:
-    """What a server serves.
+    """What a server serves."""
 
-    like      the version that has the ads of a version
-    marks     the updates_watermark of each version
-    bad       versions that cannot be loaded
-    current   the version that CURRENT named when it was last read
-    readable  whether CURRENT can be read now
-    pin       the pinned version, and the version that CURRENT must exceed to end the pin
-    failed    the version whose failed load the server reports; 0: none
-    loads     how many loads succeeded and failed since the process began
-    results   how many updates were applied, repeated and refused since the process began
-    """
-
+    # the version that has the ads of a version
     like: dict[int, int] = field(default_factory=lambda: {1: 1, 2: 2})
+    # the updates_watermark of each version
     marks: dict[int, int] = field(default_factory=lambda: {1: 0, 2: 0})
-    bad: set[int] = field(default_factory=set)
-    current: int = 1
-    readable: bool = True
+    bad: set[int] = field(default_factory=set)  # versions that cannot be loaded
+    current: int = 1  # the version that CURRENT named when it was last read
+    readable: bool = True  # whether CURRENT can be read now
     served: int = 1
     checkpoint: int = 0
+    # the pinned version, and the version that CURRENT must exceed to end the pin
     pin: tuple[int, int] | None = None
-    failed: int = 0
-    loads: tuple[int, int] = (1, 0)
+    failed: int = 0  # the version whose failed load the server reports; 0: none
+    loads: tuple[int, int] = (1, 0)  # how many loads succeeded and failed since the process began
     updates: PlainState = field(default_factory=PlainState)
+    # how many updates were applied, repeated and refused since the process began
     results: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -173,15 +166,12 @@ Changes: TypeAlias = frozenset[tuple[int, int, str | None]]
 
 @dataclass(frozen=True)
 class Live:
-    """What updates change for requests: the levels and ids that are stopped, weights, and ads.
-
-    settled  whether the ads do not change just now
-    """
+    """What updates change for requests: the levels and ids that are stopped, weights, and ads."""
 
     stopped: frozenset[tuple[str, int]] = frozenset()
     weights: frozenset[tuple[int, float]] = frozenset()
     changes: Changes = frozenset()
-    settled: bool = True
+    settled: bool = True  # whether the ads do not change just now
 
     @staticmethod
     def under(updates: PlainState) -> "Live":

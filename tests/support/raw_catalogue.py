@@ -25,13 +25,7 @@ from grace.index.users.user_rows import UserAttributes
 from support.builds import ads_table, silent, write_schema
 from support.oracle import RawAd, Rules, eligible
 from support.plain_builder import PLAIN_SID_SPACE
-from support.strategies import (
-    random_ads,
-    random_schema,
-    random_users,
-    says_something,
-    set_values,
-)
+from support.strategies import random_ads, random_schema, random_users, says_something, set_values
 
 _MOST_VALUES = 30  # in all lists of nearly every rule, so that tables of millions of ads stay small
 _MOST_ADS_OF_A_SID = 111
@@ -61,21 +55,16 @@ class Kind:
 
 @dataclass(frozen=True, eq=False)
 class RawCatalogue:
-    """Ads ascend by SID.
-
-    sid    int64 [ads]   whole SIDs as numbers
-    rule   int64 [ads]   places in `rules`
-    ad_id  int64 [ads]   in no order
-    """
+    """Ads ascend by SID."""
 
     folder: Path  # of the table, and of the snapshot that is built from it
     schema: TargetingSchema
     vocab_sizes: tuple[int, ...]
     rules: Sequence[RawAd]  # without ids and SIDs
     users: Sequence[UserAttributes]
-    sid: Ints
-    rule: Ints
-    ad_id: Ints
+    sid: Ints  # [ads]: whole SIDs as numbers
+    rule: Ints  # [ads]: places in `rules`
+    ad_id: Ints  # [ads]: in no order
 
     @staticmethod
     def make(kind: Kind, scale: Scale, seed: int, folder: Path) -> "RawCatalogue":

@@ -37,15 +37,13 @@ def _frame_contents(content: bytes) -> list[bytes]:
 
 @dataclass
 class RawHttp2:
-    """A connection.
-
-    frames  the received frames, without the bodies of replies
-    ended   the gRPC codes of the calls that have ended, by stream
-    """
+    """A connection."""
 
     address: str
     window: int | None = None
+    # the received frames, without the bodies of replies
     frames: list[Frame] = field(default_factory=list, init=False)
+    # the gRPC codes of the calls that have ended, by stream
     ended: dict[int, int] = field(default_factory=dict, init=False)
 
     def __enter__(self) -> Self:

@@ -22,12 +22,9 @@ BUCKETS = (1, 2, 4, 7)
 
 
 class Desk:
-    """A scheduler and its clock.
+    """A scheduler and its clock."""
 
-    batch  the last one that formed by itself
-    """
-
-    batch: BatchUnderWay
+    batch: BatchUnderWay  # the last one that formed by itself
 
     def __init__(
         self, max_waiting: int = 63, max_wait_ms: float = 0.0, **ladders: tuple[str, ...]

@@ -329,9 +329,7 @@ def cases(draw: st.DrawFn, most_ads: int = 40, most_users: int = 6) -> Case:
     return random_case(rng, num_ads, num_users)
 
 
-def some_of_each(
-    ids: dict[str, list[int]],
-) -> st.SearchStrategy[dict[str, frozenset[int]]]:
+def some_of_each(ids: dict[str, list[int]]) -> st.SearchStrategy[dict[str, frozenset[int]]]:
     """Draw a few ids of some levels."""
     return st.fixed_dictionaries(
         {},

@@ -3,12 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from grace.proto.retrieval_pb2 import (
-    AdWeight,
-    Ids,
-    UpdateAdsRequest,
-    UpdateAdsResponse,
-)
+from grace.proto.retrieval_pb2 import AdWeight, Ids, UpdateAdsRequest, UpdateAdsResponse
 from support.retrieve_calls import Caller
 from support.server_process import ServerProcess
 

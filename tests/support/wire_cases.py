@@ -24,16 +24,7 @@ from grace.model.definition.spec import (
     SequenceInput,
 )
 from support.encoder_cases import INTERFORMER, T5
-from support.strict_wire import (
-    BYTES,
-    FIXED32,
-    FIXED64,
-    REQUEST,
-    UPDATE,
-    Values,
-    is_map,
-    type_of,
-)
+from support.strict_wire import BYTES, FIXED32, FIXED64, REQUEST, UPDATE, Values, is_map, type_of
 
 _LONGEST_LENGTH = 5
 """Bytes of a length that protobuf takes, however small the number in them."""
