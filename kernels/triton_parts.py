@@ -59,11 +59,7 @@ def padded(size: int) -> int:
 
 @triton.jit
 def add_keys(
-    scores: tl.tensor,
-    values: tl.tensor,
-    highest: tl.tensor,
-    total: tl.tensor,
-    mixed: tl.tensor,
+    scores: tl.tensor, values: tl.tensor, highest: tl.tensor, total: tl.tensor, mixed: tl.tensor
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Return the running maximum, sum of weights and weighted sum of values after a block of keys.
 

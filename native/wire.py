@@ -255,7 +255,5 @@ def _entry_of(numbers: Sequence[int], message: bytes) -> str:
 
 
 @lru_cache(maxsize=64)
-def _nothing_of_each(
-    requests: int,
-) -> tuple[tuple[None, ...], tuple[tuple[str, ...], ...]]:
+def _nothing_of_each(requests: int) -> tuple[tuple[None, ...], tuple[tuple[str, ...], ...]]:
     return (None,) * requests, ((),) * requests

@@ -22,12 +22,7 @@ from grace.bench.eligibility.audience import (
     make_audience,
     with_many_locations,
 )
-from grace.bench.eligibility.blocking import (
-    PASSING,
-    asking,
-    passing_pct,
-    with_flights_and_filters,
-)
+from grace.bench.eligibility.blocking import PASSING, asking, passing_pct, with_flights_and_filters
 from grace.bench.eligibility.outcomes import Counting, Outcome, bucket_rows, range_rows
 from grace.bench.eligibility.path_scores import PathScores
 from grace.bench.eligibility.search import best_possible, search

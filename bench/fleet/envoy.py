@@ -43,11 +43,7 @@ class Envoy(ChildProcess):
     """
 
     def __init__(
-        self,
-        folder: Path,
-        identities: Identities,
-        servers: Sequence[str],
-        concurrency: int = 1,
+        self, folder: Path, identities: Identities, servers: Sequence[str], concurrency: int = 1
     ) -> None:
         program = envoy_program()
         if program is None:

@@ -44,12 +44,7 @@ from grace.bench.rungs.hf_t5 import (
     plain_generate,
     shared_sequences,
 )
-from grace.bench.rungs.static_mask import (
-    KeptBeams,
-    StaticStep,
-    static_beams,
-    static_index,
-)
+from grace.bench.rungs.static_mask import KeptBeams, StaticStep, static_beams, static_index
 from grace.configs.eligibility import MatcherMode
 from grace.configs.generation import BeamProfile
 from grace.index.trie import NO_NODE

@@ -16,13 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
-from grace.bench.rungs.attention import (
-    DenseCache,
-    append,
-    attend_sdpa,
-    cross_sdpa,
-    spread_to_rows,
-)
+from grace.bench.rungs.attention import DenseCache, append, attend_sdpa, cross_sdpa, spread_to_rows
 from grace.bench.rungs.coalesced_triton import Tile, attend_coalesced
 from grace.configs.errors import InputError
 from grace.configs.generation import BeamProfile
@@ -154,11 +148,7 @@ def require_full_contexts(context: UserContext) -> None:
 
 @torch.inference_mode()
 def dense_search(
-    decoder: RungDecoder,
-    states: Tensor,
-    profile: BeamProfile,
-    rung: Rung,
-    pieces: Pieces = PLAIN,
+    decoder: RungDecoder, states: Tensor, profile: BeamProfile, rung: Rung, pieces: Pieces = PLAIN
 ) -> DenseGenerated:
     """states [B, T_ctx, d_context], all of them keys (`require_full_contexts`)."""
     spec, batch, length = decoder.plain.spec, len(states), len(decoder.heads)

@@ -57,11 +57,7 @@ def hf_decoder(
 
 @torch.inference_mode()
 def hf_generate(
-    model: HfModel,
-    states: Tensor,
-    beams: int,
-    sid_length: int,
-    allowed: AllowedTokens | None,
+    model: HfModel, states: Tensor, beams: int, sid_length: int, allowed: AllowedTokens | None
 ) -> Tensor:
     """states [B, T_ctx, d_model] -> int64 [B * beams, 1 + sid_length], best first per request"""
     options = GenerationConfig(

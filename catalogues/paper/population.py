@@ -12,14 +12,7 @@ LOCATION = "location"
 NUM_REGIONS = 398
 MAX_LOCATIONS = 64
 
-SMALL = {
-    "age": 10,
-    "gender": 2,
-    "device": 4,
-    "system": 5,
-    "language": 12,
-    "placement": 10,
-}
+SMALL = {"age": 10, "gender": 2, "device": 4, "system": 5, "language": 12, "placement": 10}
 """The small attributes and how many values each has."""
 
 

@@ -6,13 +6,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from grace.catalogues.arrays import (
-    BoolArray,
-    FloatArray,
-    Int64Array,
-    offsets_of,
-    position_in_run,
-)
+from grace.catalogues.arrays import BoolArray, FloatArray, Int64Array, offsets_of, position_in_run
 from grace.catalogues.paper.draws import Draws, Stream
 from grace.catalogues.paper.population import NUM_REGIONS, SMALL, region_shares
 from grace.catalogues.paper.spec import PaperKnobs

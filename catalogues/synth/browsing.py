@@ -13,13 +13,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from grace.catalogues.arrays import (
-    BoolArray,
-    FloatArray,
-    Int64Array,
-    offsets_of,
-    pick_by_share,
-)
+from grace.catalogues.arrays import BoolArray, FloatArray, Int64Array, offsets_of, pick_by_share
 from grace.catalogues.synth.catalogue import Catalogue
 from grace.catalogues.synth.eligibility import Eligibility
 from grace.catalogues.synth.learned_tokens import TOPIC_FAMILY

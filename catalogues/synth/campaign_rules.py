@@ -6,13 +6,7 @@ from typing import get_args
 
 import numpy as np
 
-from grace.catalogues.arrays import (
-    BoolArray,
-    Int64Array,
-    draw_option,
-    draw_share,
-    frozen,
-)
+from grace.catalogues.arrays import BoolArray, Int64Array, draw_option, draw_share, frozen
 from grace.catalogues.synth.places import COUNTRIES, LANGUAGES, Places, slug
 from grace.catalogues.synth.rules import (
     REACHES,

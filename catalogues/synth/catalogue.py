@@ -46,10 +46,7 @@ def make_campaigns(
 
 
 def campaigns_of_ads(
-    campaigns: Campaigns,
-    tree: SidTree,
-    ad_line: Int64Array,
-    rng: np.random.Generator,
+    campaigns: Campaigns, tree: SidTree, ad_line: Int64Array, rng: np.random.Generator
 ) -> Int32Array:
     """Most ads of a product line have its main campaign, others a sibling's, a few none."""
     first = campaigns.brand_campaigns[:-1]

@@ -11,13 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from grace.catalogues.arrays import (
-    FloatArray,
-    Int64Array,
-    frozen,
-    offsets_of,
-    position_in_run,
-)
+from grace.catalogues.arrays import FloatArray, Int64Array, frozen, offsets_of, position_in_run
 from grace.catalogues.synth.sid_tree import SidTree
 from grace.catalogues.synth.spec import CatalogueSpec, Stream
 from grace.catalogues.synth.topics import PRODUCTS_PER_TOPIC, TOPICS

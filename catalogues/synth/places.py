@@ -11,13 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grace.catalogues.arrays import (
-    FloatArray,
-    Int64Array,
-    frozen,
-    offsets_of,
-    position_in_run,
-)
+from grace.catalogues.arrays import FloatArray, Int64Array, frozen, offsets_of, position_in_run
 
 # Country: ISO 3166-1 code, weight, ISO 639-1 language, market; then regions, each with its cities.
 _TABLE = """

@@ -10,14 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from grace.catalogues.synth.browsing import (
-    MOST_CLICKS,
-    NOTHING,
-    Browsing,
-    Kind,
-    User,
-    click_count,
-)
+from grace.catalogues.synth.browsing import MOST_CLICKS, NOTHING, Browsing, Kind, User, click_count
 from grace.catalogues.synth.catalogue import Catalogue
 from grace.catalogues.synth.places import COUNTRIES, Places, slug
 from grace.catalogues.synth.spec import (

@@ -81,9 +81,7 @@ class ChangedAds:
         ids = data_ids(spec.data.folder)
         removed = [number_of("ad", each, ids) for each in dict.fromkeys(self.remove)]
         spec = replace(
-            spec,
-            data=spec.data.of_ads_in(self.ads),
-            threads=machines.threads or spec.threads,
+            spec, data=spec.data.of_ads_in(self.ads), threads=machines.threads or spec.threads
         )
         return build_onto(spec, self.onto, removed, progress, note)
 

@@ -29,8 +29,7 @@ def init(
         list[str] | None, Option("Parquet or JSON lines of ids and vectors.", "TABLE")
     ] = None,
     id_column: Annotated[
-        str | None,
-        Option("The ads' ids. Default: found by its name.", "COLUMN", name="--id"),
+        str | None, Option("The ads' ids. Default: found by its name.", "COLUMN", name="--id")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -104,8 +104,7 @@ def load(
 
 @_command(timeout=LONG)
 def rollback(
-    call: Call,
-    version: Annotated[int, _version_or("the newest below the served one")] = 0,
+    call: Call, version: Annotated[int, _version_or("the newest below the served one")] = 0
 ) -> None:
     """Serve an older snapshot, and pin it until a newer one is published.
 

@@ -44,8 +44,7 @@ and in another:
 
 
 def demo(
-    out: Annotated[Path, "Folder for the files."] = Path("demo-files"),
-    force: Force = False,
+    out: Annotated[Path, "Folder for the files."] = Path("demo-files"), force: Force = False
 ) -> None:
     """Serve a small catalogue, and show for one user what targeting does at every token.
 

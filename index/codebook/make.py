@@ -177,12 +177,7 @@ def _require_room(out: Path, force: bool) -> None:
 
 
 def _write(
-    out: Path,
-    codebook: Codebook,
-    facts: CodebookFacts,
-    ids: Ids,
-    tokens: Tokens,
-    report: SidReport,
+    out: Path, codebook: Codebook, facts: CodebookFacts, ids: Ids, tokens: Tokens, report: SidReport
 ) -> None:
     """Write the folder under another name first, so that it appears whole or not at all."""
     partial = out.with_name(f".writing-{out.name}")

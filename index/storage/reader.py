@@ -85,9 +85,7 @@ def read_snapshot(
 
 
 def map_snapshot(
-    path: str | os.PathLike[str],
-    version: int,
-    to_check: Callable[[str], bool] = lambda _file: True,
+    path: str | os.PathLike[str], version: int, to_check: Callable[[str], bool] = lambda _file: True
 ) -> Snapshot:
     """Return a version of mapped files; check the digests that `to_check` chooses, no content."""
     with open_snapshot(path, version) as opened:

@@ -59,10 +59,7 @@ class Backlog:
         others, slower = batches - 1, max(before, generate)
         return Backlog(
             before=self.before + batches * before,
-            generate=max(
-                self.before + before + others * slower,
-                self.generate + others * generate,
-            )
+            generate=max(self.before + before + others * slower, self.generate + others * generate)
             + generate,
             after=max(
                 self.before + before + generate + others * max(slower, after),

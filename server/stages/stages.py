@@ -280,8 +280,5 @@ def _counts_of(counts: MatchCounts, rows: Sequence[int]) -> MatchCounts:
 
 
 STAGES = Stages(
-    input=prepare_inputs,
-    features=compute_features,
-    generate=generate_sids,
-    post=answer_requests,
+    input=prepare_inputs, features=compute_features, generate=generate_sids, post=answer_requests
 )

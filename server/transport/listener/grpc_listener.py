@@ -107,7 +107,7 @@ class GrpcListener:
         self._changing = asyncio.Lock()  # gRPC crashes if a server is stopped while it starts
         remember_creators(asyncio.get_running_loop())
         self._server = grpc.aio.server(
-            options=(("grpc.so_reuseport", int(shares_port)), *limits.options()),
+            options=(("grpc.so_reuseport", int(shares_port)), *limits.options())
         )
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             name: grpc.unary_unary_rpc_method_handler(
