@@ -146,6 +146,15 @@ def test_rows_that_fail_are_refused_together_once_too_many_have(
     assert refused(row(5), row(6), row(5)) == {0: repeated, 2: repeated}
 
 
+def test_rows_with_values_of_other_types_are_all_taken_in_few_pieces() -> None:
+    """Rows of many updates are read together: each of them was taken before."""
+    more = ({"title": "x"}, {"title": 5, "country": ["NO"]}, {"title": None}, {"TITLE": None})
+    rows = [row(each, **more[each % 4]).encode() for each in range(900)]
+    taken = take_puts(SNAPSHOT, rows, 1)
+    assert (taken.ids, taken.refused, len(taken.pieces)) == (tuple(range(900)), (), 3)
+    assert refused(*rows[:50], b'{"ad_id": 1', *rows[50:]).keys() == {50}
+
+
 @examples(300)
 @given(st.data())
 def test_the_log_replays_every_row_that_was_taken(data: st.DataObject) -> None:
