@@ -5,11 +5,13 @@ halves of them are, until the faulty rows are alone.
 """
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from grace.configs.errors import InputError
@@ -24,6 +26,8 @@ MOST_FAILED = 256
 """The most rows and runs of rows that fail before a run is refused as a whole."""
 
 _ADDRESS = "puts"
+_MOST_LEVELS = 64  # Arrow and Python read each level within the one above: their stacks have an end
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _Path: TypeAlias = tuple[str, ...]
 
 
@@ -145,6 +149,14 @@ def read_kept(message: bytes) -> AdUpdate:
     return replace(update, put_ids=tuple(row["ad_id"] for row in rows))
 
 
+def _levels(line: bytes) -> int:
+    """Return how many objects and lists are within each other at most."""
+    codes = np.frombuffer(_TEXT.sub(b"", line), np.uint8)
+    steps = np.isin(codes, [*b"{["]).astype(np.int32)
+    steps -= np.isin(codes, [*b"}]"])
+    return int(steps.cumsum().max())
+
+
 def _batch(rows: Sequence[bytes]) -> pa.RecordBatch:
     lines = []
     for place, row in enumerate(rows, start=1):
@@ -152,6 +164,9 @@ def _batch(rows: Sequence[bytes]) -> pa.RecordBatch:
         # Between such lines, no object can begin in one and end in another.
         if not (line.startswith(b"{") and line.endswith(b"}")):
             raise InputError(f"{_ADDRESS}: row {place}: not a JSON object; send one for each ad")
+        if line.count(b"{") + line.count(b"[") > _MOST_LEVELS and _levels(line) > _MOST_LEVELS:
+            fault = f"more than {_MOST_LEVELS} objects and lists within each other; send fewer"
+            raise InputError(f"{_ADDRESS}: row {place}: {fault}")
         lines.append(line)
     stream = BytesIO(b"\n".join(lines))
     schema, found = read_header(stream, _ADDRESS)
