@@ -82,6 +82,8 @@ class RunningServer(ChildProcess):
                 self._stop()
         finally:
             super().__exit__(kind, *error)
+            if kind is not None:  # the log may be in a folder that goes, too
+                self._print_errors()
 
     @property
     def address(self) -> str:
@@ -118,6 +120,12 @@ class RunningServer(ChildProcess):
             for family in families
             for sample in family.samples
         }
+
+    def _print_errors(self) -> None:
+        """Print the errors in the log: the server's replies do not tell callers what broke."""
+        for line in self.lines():
+            if '"level": "error"' in line or '"level": "critical"' in line:
+                print(f"the server's log: {line}", file=sys.stderr)
 
     def _stop(self) -> None:
         """Send SIGTERM, once; the server must finish its calls and exit with 0."""

@@ -361,6 +361,7 @@ class AdUpdates:
         waiting.done.set_result(
             Updated(self._state.sequence, applied, waiting.update, waiting.refused)
         )
+        waiting.parts = ()  # it is one of them: only the garbage collector would free it
 
     def _note_facts(self) -> None:
         state, changes = self._state, self._state.ads
@@ -382,6 +383,7 @@ class AdUpdates:
             waiting.done.running() or waiting.done.set_running_or_notify_cancel()
         ):
             waiting.done.set_exception(failure)
+        waiting.parts = ()
 
     def _rewrite_if_large(self) -> None:
         if not self._log.wants_rewrite:

@@ -1,6 +1,8 @@
 """A server as a child process: if it does not start, it is reported and leaves no process."""
 
+import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,3 +28,17 @@ def test_a_server_that_does_not_start_is_reported_with_the_end_of_its_log(tmp_pa
     assert "devise" in server.last_lines[-1]
     with pytest.raises(ProcessLookupError):
         os.kill(server.pid, 0)
+
+
+@pytest.mark.parametrize("level", ["error", "critical"])
+def test_a_failure_next_to_a_server_prints_the_errors_of_its_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], level: str
+) -> None:
+    lines = [{"event": "ready", "level": "info"}, {"event": "batch_failed", "level": level}]
+    program = f"print({json.dumps(lines[0])!r}); print({json.dumps(lines[1])!r}, flush=True)"
+    command = sys.executable, "-c", f"{program}; import time; time.sleep(60)"
+    log = tmp_path / "server.log"
+    server = RunningServer(tmp_path / "serve.yaml", log, command=command)
+    with pytest.raises(CallError, match="until it is well"), server:
+        server.wait_until(lambda: False, "it is well", 0.1)
+    assert capsys.readouterr().err == f"the server's log: {json.dumps(lines[1])}\n"

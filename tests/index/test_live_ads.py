@@ -330,6 +330,11 @@ FAULTS: list[tuple[Any, str]] = [
     ('{"ad_id": 7}}', ""),
     (row(7) + row(8), "2 JSON objects; send one for each ad"),
     (row(7, Country=["NO"]), "Country"),
+    (row(7, title=0).replace("0", "[" * 20_000 + "]" * 20_000), "more than 64 objects and lists"),
+    (
+        row(7, title=["]" * 99, 0]).replace("0", '{"a":' * 63 + "0" + "}" * 63),
+        "more than 64 objects",
+    ),
     (row(7, country=["DK"]), "country: DK: is not among the values that the schema lists"),
 ]
 
@@ -350,6 +355,22 @@ def test_rows_that_fail_are_refused_together_once_too_many_have(
     assert any("rows that were read together" in fault for fault in found.values())
     repeated = "ad_id: is repeated; no copy of it is taken"
     assert refused(row(5), row(6), row(5)) == {0: repeated, 2: repeated}
+
+
+def test_rows_with_values_of_other_types_are_all_taken_in_few_pieces() -> None:
+    """Rows of many updates are read together: each of them was taken before."""
+    more = ({"title": "x"}, {"title": 5, "country": ["NO"]}, {"title": None}, {"TITLE": None})
+    rows = [row(each, **more[each % 4]).encode() for each in range(900)]
+    taken = take_puts(SNAPSHOT, rows, 1)
+    assert (taken.ids, taken.refused, len(taken.pieces)) == (tuple(range(900)), (), 3)
+    assert refused(*rows[:50], b'{"ad_id": 1', *rows[50:]).keys() == {50}
+
+
+def test_a_row_with_as_many_levels_as_may_be_is_taken_and_replays() -> None:
+    for begin, end in (("[", "]"), ('{"a":', "}")):
+        text = row(7, title=0).replace("0", begin * 62 + f'"{"[" * 99}"' + end * 62)
+        assert refused(text) == {}
+        read_kept(update(1, put=[text]).SerializeToString())
 
 
 @examples(300)

@@ -26,6 +26,7 @@ from support.fresh_ads import json_row, table_rows
 from support.live_snapshots import LiveRoot
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
+from support.server_process import wait_until
 from support.stage_cases import retrieval_of
 from support.update_calls import update
 
@@ -178,3 +179,16 @@ def test_the_pair_before_a_change_is_freed_at_once(scene: Scene) -> None:
         scene.update(put=[scene.row(ad_id)], remove=[1])
         scene.show()
         assert [part() for part in before] == [None, None]
+
+
+@pytest.mark.usefixtures("no_collections")
+def test_an_update_is_freed_at_once(scene: Scene) -> None:
+    """Its rows may be a gigabyte, and collections are rare."""
+    ids = []
+    for sequence in (1, 2):
+        message = update(sequence, remove=[sequence], parts=1, part=1, full=True)
+        updated = scene.updates.submit(message.SerializeToString()).result(30)
+        assert updated.update is not None
+        ids.append(weakref.ref(updated.update.remove))
+        del updated
+    wait_until(lambda: ids[0]() is None, "the first one is freed")
