@@ -1,4 +1,7 @@
-"""Envoy over two servers: no client notices that a server is killed, frozen, drained or updated."""
+"""Envoy over two servers: no client notices that a server is killed, frozen, drained or updated.
+
+Servers that have the same updates of ads give the same answers.
+"""
 
 import json
 import shutil
@@ -23,10 +26,16 @@ from grace.client import Client
 from grace.client.connection import channel_credentials
 from grace.index.storage.versions import versions
 from support.documents import the_block
+from support.fresh_ads import json_row
 from support.live_snapshots import LiveRoot, assert_plain
+from support.plain_replies import ads_of_a_sid
+from support.plain_server import Answers, Catalogue, Live
+from support.plain_updates import PlainState
 from support.retrieve_calls import Caller, SteadyCallers, message
 from support.server_process import ServerProcess, wait_until
 from support.serving_files import ServingFiles
+from support.state_machine import AT, NOWHERE
+from support.update_calls import Updater, update
 
 pytestmark = [
     pytest.mark.subprocess,
@@ -82,10 +91,10 @@ class Place:
 
     def __init__(self, config: Path, address: str) -> None:
         self.address = address
-        self._config = config
+        self.config = config
 
-    def start(self) -> None:
-        self.server = ServerProcess(self._config)
+    def start(self, ready: bool = True) -> None:
+        self.server = ServerProcess(self.config, ready=ready)
         self.server.__enter__()
 
     def replace(self) -> None:
@@ -140,6 +149,7 @@ def fleet_of(files: ServingFiles, folder: Path) -> Iterator[Fleet]:
             # A machine that is busy with other tests is no overload.
             batching={"target_queue_ms": 60_000},
             listen={"port": port, "tls": tls, "linger_seconds": 1.5},
+            state_dir=str(folder / name),
             logs={"requests": False},
         )
         places.append(Place(config, f"127.0.0.1:{port}"))
@@ -238,3 +248,67 @@ def test_updated_killed_drained_and_frozen_servers_fail_no_call(
         for reply in replies:
             assert_plain(reply, expected)
         assert len(replies) >= LEAST_OK * len(clients.seen), clients.ends
+
+
+class Updates:
+    """Updates that go to servers, and the plain state that they make."""
+
+    def __init__(self, fleet: Fleet, answers: Answers) -> None:
+        self.fleet, self.answers, self.plain = fleet, answers, PlainState()
+        self.requests = [{**each, "at": AT} for each in answers.live.requests[:3]]
+
+    def send(self, wait_visible: bool = True, **changes: Any) -> None:
+        number = self.plain.sequence + 1
+        self.plain.apply(update(number, **changes))
+        for place in (self.fleet.first, self.fleet.second):
+            with Updater(place.server) as updater:
+                assert updater.apply(number, wait_visible=wait_visible, **changes).applied
+
+    def check(self) -> None:
+        """Both servers and Envoy give the plain answers, bit for bit."""
+        wait_healthy(self.fleet.envoy, *self.fleet.addresses)
+        live = Live.under(self.plain)
+        for request in self.requests:
+            expected = self.answers.reply(Catalogue(1, live.changes), 0, live, request)
+            for address in (*self.fleet.addresses, *[self.fleet.envoy.address] * 4):
+                with Caller(address, self.fleet.credentials) as caller:
+                    reply = caller.call(message(request), CALL_SECONDS).response
+                reply.ClearField("timings")
+                assert reply == expected, address
+
+
+def test_servers_with_the_same_updates_give_the_same_answers_however_they_came(
+    serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    """One by one, from the log after a kill, or as the parts of a FULL update."""
+    answers = Answers(serving_files, tmp_path / "answers")
+    with fleet_of(serving_files, tmp_path) as fleet:
+        updates, second = Updates(fleet, answers), fleet.second
+        replies = [answers.reply(Catalogue(1), 0, Live(), each) for each in updates.requests]
+        ads = sorted({ad for each in replies for ad in ads_of_a_sid(each)})
+        like = zip(NOWHERE, map(answers.rows.get, ads), strict=False)
+        new = [json_row({**(row or {}), "ad_id": ad_id}) for ad_id, row in like]
+        updates.send(put=new[:3], remove=ads[3:5])
+        updates.check()
+        updates.send(put=[json_row(answers.rows[ads[3]])], remove=[ads[0], NOWHERE[0]])
+        updates.send(wait_visible=False, put=new[3:5], stop={"ad": [NOWHERE[1]]})
+        second.kill()  # it may not have served the last update
+        wait_healthy(fleet.envoy, fleet.first.address)
+        second.start()
+        updates.check()
+
+        second.kill()
+        shutil.rmtree(tmp_path / second.config.stem)
+        second.config.write_text(second.config.read_text() + "updates: {require_full: true}\n")
+        second.start(ready=False)
+        second.server.wait_log("awaits_full")
+        wait_healthy(fleet.envoy, fleet.first.address)
+        rows = {ad: row for ad, (_, row) in updates.plain.changes.items()}
+        parts: list[dict[str, Any]] = [{"put": [row for row in rows.values() if row is not None]}]
+        parts += [{"stop": {"ad": [NOWHERE[1]]}}, {"remove": [ad for ad in rows if not rows[ad]]}]
+        with Updater(second.server) as updater:
+            for part, what in sorted(enumerate(parts, start=1), reverse=True):
+                updater.apply(3, full=True, part=part, parts=3, **what)
+        updates.check()
+        updates.send(put=new[5:6], remove=[ads[1], NOWHERE[4]])
+        updates.check()
