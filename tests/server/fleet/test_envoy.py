@@ -1,7 +1,4 @@
-"""Envoy over two servers: no client notices that a server is killed, frozen, drained or updated.
-
-Servers that have the same updates of ads give the same answers.
-"""
+"""Envoy over two servers: no client notices that a server is killed, frozen, drained or updated."""
 
 import json
 import shutil
@@ -13,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -250,65 +248,56 @@ def test_updated_killed_drained_and_frozen_servers_fail_no_call(
         assert len(replies) >= LEAST_OK * len(clients.seen), clients.ends
 
 
-class Updates:
-    """Updates that go to servers, and the plain state that they make."""
-
-    def __init__(self, fleet: Fleet, answers: Answers) -> None:
-        self.fleet, self.answers, self.plain = fleet, answers, PlainState()
-        self.requests = [{**each, "at": AT} for each in answers.live.requests[:3]]
-
-    def send(self, wait_visible: bool = True, **changes: Any) -> None:
-        number = self.plain.sequence + 1
-        self.plain.apply(update(number, **changes))
-        for place in (self.fleet.first, self.fleet.second):
-            with Updater(place.server) as updater:
-                assert updater.apply(number, wait_visible=wait_visible, **changes).applied
-
-    def check(self) -> None:
-        """Both servers and Envoy give the plain answers, bit for bit."""
-        wait_healthy(self.fleet.envoy, *self.fleet.addresses)
-        live = Live.under(self.plain)
-        for request in self.requests:
-            expected = self.answers.reply(Catalogue(1, live.changes), 0, live, request)
-            for address in (*self.fleet.addresses, *[self.fleet.envoy.address] * 4):
-                with Caller(address, self.fleet.credentials) as caller:
-                    reply = caller.call(message(request), CALL_SECONDS).response
-                reply.ClearField("timings")
-                assert reply == expected, address
-
-
 def test_servers_with_the_same_updates_give_the_same_answers_however_they_came(
     serving_files: ServingFiles, tmp_path: Path
 ) -> None:
     """One by one, from the log after a kill, or as the parts of a FULL update."""
-    answers = Answers(serving_files, tmp_path / "answers")
+    answers, plain = Answers(serving_files, tmp_path / "answers"), PlainState()
+    requests = [{**each, "at": AT} for each in answers.live.requests[:3]]
+    replies = [answers.reply(Catalogue(1), 0, Live(), each) for each in requests]
+    ads = sorted({ad for each in replies for ad in ads_of_a_sid(each)})
+    new = [json_row({**answers.rows[ads[at]], "ad_id": NOWHERE[at]}) for at in range(6)]
     with fleet_of(serving_files, tmp_path) as fleet:
-        updates, second = Updates(fleet, answers), fleet.second
-        replies = [answers.reply(Catalogue(1), 0, Live(), each) for each in updates.requests]
-        ads = sorted({ad for each in replies for ad in ads_of_a_sid(each)})
-        like = zip(NOWHERE, map(answers.rows.get, ads), strict=False)
-        new = [json_row({**(row or {}), "ad_id": ad_id}) for ad_id, row in like]
-        updates.send(put=new[:3], remove=ads[3:5])
-        updates.check()
-        updates.send(put=[json_row(answers.rows[ads[3]])], remove=[ads[0], NOWHERE[0]])
-        updates.send(wait_visible=False, put=new[3:5], stop={"ad": [NOWHERE[1]]})
-        second.kill()  # it may not have served the last update
-        wait_healthy(fleet.envoy, fleet.first.address)
-        second.start()
-        updates.check()
 
-        second.kill()
-        shutil.rmtree(tmp_path / second.config.stem)
-        second.config.write_text(second.config.read_text() + "updates: {require_full: true}\n")
-        second.start(ready=False)
-        second.server.wait_log("awaits_full")
+        def send(wait_visible: bool = True, **changes: Any) -> None:
+            plain.apply(update(number := plain.sequence + 1, **changes))
+            for place in (fleet.first, fleet.second):
+                with Updater(place.server) as updater:
+                    updater.apply(number, wait_visible=wait_visible, **changes)
+
+        def check() -> None:
+            """Both servers and Envoy give the plain answers, bit for bit."""
+            wait_healthy(fleet.envoy, *fleet.addresses)
+            live, addresses = Live.under(plain), (*fleet.addresses, *[fleet.envoy.address] * 4)
+            for address, request in product(addresses, requests):
+                with Caller(address, fleet.credentials) as caller:
+                    reply = caller.call(message(request), CALL_SECONDS).response
+                reply.ClearField("timings")
+                assert reply == answers.reply(Catalogue(1, live.changes), 0, live, request), address
+
+        send(put=new[:3], remove=ads[3:5])
+        check()
+        send(put=[json_row(answers.rows[ads[3]])], remove=[ads[0], NOWHERE[0]])
+        send(wait_visible=False, put=new[3:5], stop={"ad": [NOWHERE[1]]})
+        fleet.second.kill()  # it may not have served the last update
         wait_healthy(fleet.envoy, fleet.first.address)
-        rows = {ad: row for ad, (_, row) in updates.plain.changes.items()}
-        parts: list[dict[str, Any]] = [{"put": [row for row in rows.values() if row is not None]}]
-        parts += [{"stop": {"ad": [NOWHERE[1]]}}, {"remove": [ad for ad in rows if not rows[ad]]}]
-        with Updater(second.server) as updater:
-            for part, what in sorted(enumerate(parts, start=1), reverse=True):
-                updater.apply(3, full=True, part=part, parts=3, **what)
-        updates.check()
-        updates.send(put=new[5:6], remove=[ads[1], NOWHERE[4]])
-        updates.check()
+        fleet.second.start()
+        check()
+        fleet.second.kill()
+        shutil.rmtree(tmp_path / "second")
+        config = fleet.second.config
+        config.write_text(config.read_text() + "updates: {require_full: true}\n")
+        fleet.second.start(ready=False)
+        fleet.second.server.wait_log("awaits_full")
+        rows = {ad: row for ad, (_, row) in plain.changes.items()}
+        parts: list[dict[str, Any]] = [{"stop": {"ad": [NOWHERE[1]]}}]
+        parts += [
+            {"put": filter(None, rows.values())},
+            {"remove": [x for x in rows if not rows[x]]},
+        ]
+        with Updater(fleet.second.server) as updater:
+            for part in (3, 1, 2):
+                updater.apply(3, full=True, part=part, parts=3, **parts[part - 1])
+        check()
+        send(put=new[5:6], remove=[ads[1], NOWHERE[4]])
+        check()
