@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,16 @@ from grace.client import Client
 from grace.client.connection import channel_credentials
 from grace.index.storage.versions import versions
 from support.documents import the_block
+from support.fresh_ads import json_row
 from support.live_snapshots import LiveRoot, assert_plain
+from support.plain_replies import ads_of_a_sid
+from support.plain_server import Answers, Catalogue, Live
+from support.plain_updates import PlainState
 from support.retrieve_calls import Caller, SteadyCallers, message
 from support.server_process import ServerProcess, wait_until
 from support.serving_files import ServingFiles
+from support.state_machine import AT, NOWHERE
+from support.update_calls import Updater, update
 
 pytestmark = [
     pytest.mark.subprocess,
@@ -82,10 +89,10 @@ class Place:
 
     def __init__(self, config: Path, address: str) -> None:
         self.address = address
-        self._config = config
+        self.config = config
 
-    def start(self) -> None:
-        self.server = ServerProcess(self._config)
+    def start(self, ready: bool = True) -> None:
+        self.server = ServerProcess(self.config, ready=ready)
         self.server.__enter__()
 
     def replace(self) -> None:
@@ -140,6 +147,7 @@ def fleet_of(files: ServingFiles, folder: Path) -> Iterator[Fleet]:
             # A machine that is busy with other tests is no overload.
             batching={"target_queue_ms": 60_000},
             listen={"port": port, "tls": tls, "linger_seconds": 1.5},
+            state_dir=str(folder / name),
             logs={"requests": False},
         )
         places.append(Place(config, f"127.0.0.1:{port}"))
@@ -238,3 +246,58 @@ def test_updated_killed_drained_and_frozen_servers_fail_no_call(
         for reply in replies:
             assert_plain(reply, expected)
         assert len(replies) >= LEAST_OK * len(clients.seen), clients.ends
+
+
+def test_servers_with_the_same_updates_give_the_same_answers_however_they_came(
+    serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    """One by one, from the log after a kill, or as the parts of a FULL update."""
+    answers, plain = Answers(serving_files, tmp_path / "answers"), PlainState()
+    requests = [{**each, "at": AT} for each in answers.live.requests[:3]]
+    replies = [answers.reply(Catalogue(1), 0, Live(), each) for each in requests]
+    ads = sorted({ad for each in replies for ad in ads_of_a_sid(each)})
+    new = [json_row({**answers.rows[ads[at]], "ad_id": NOWHERE[at]}) for at in range(6)]
+    with fleet_of(serving_files, tmp_path) as fleet:
+
+        def send(wait_visible: bool = True, **changes: Any) -> None:
+            plain.apply(update(number := plain.sequence + 1, **changes))
+            for place in (fleet.first, fleet.second):
+                with Updater(place.server) as updater:
+                    updater.apply(number, wait_visible=wait_visible, **changes)
+
+        def check() -> None:
+            """Both servers and Envoy give the plain answers, bit for bit."""
+            wait_healthy(fleet.envoy, *fleet.addresses)
+            live, addresses = Live.under(plain), (*fleet.addresses, *[fleet.envoy.address] * 4)
+            for address, request in product(addresses, requests):
+                with Caller(address, fleet.credentials) as caller:
+                    reply = caller.call(message(request), CALL_SECONDS).response
+                reply.ClearField("timings")
+                assert reply == answers.reply(Catalogue(1, live.changes), 0, live, request), address
+
+        send(put=new[:3], remove=ads[3:5])
+        check()
+        send(put=[json_row(answers.rows[ads[3]])], remove=[ads[0], NOWHERE[0]])
+        send(wait_visible=False, put=new[3:5], stop={"ad": [NOWHERE[1]]})
+        fleet.second.kill()  # it may not have served the last update
+        wait_healthy(fleet.envoy, fleet.first.address)
+        fleet.second.start()
+        check()
+        fleet.second.kill()
+        shutil.rmtree(tmp_path / "second")
+        config = fleet.second.config
+        config.write_text(config.read_text() + "updates: {require_full: true}\n")
+        fleet.second.start(ready=False)
+        fleet.second.server.wait_log("awaits_full")
+        rows = {ad: row for ad, (_, row) in plain.changes.items()}
+        parts: list[dict[str, Any]] = [{"stop": {"ad": [NOWHERE[1]]}}]
+        parts += [
+            {"put": filter(None, rows.values())},
+            {"remove": [x for x in rows if not rows[x]]},
+        ]
+        with Updater(fleet.second.server) as updater:
+            for part in (3, 1, 2):
+                updater.apply(3, full=True, part=part, parts=3, **parts[part - 1])
+        check()
+        send(put=new[5:6], remove=[ads[1], NOWHERE[4]])
+        check()
