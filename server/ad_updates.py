@@ -62,18 +62,14 @@ PATIENCE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class UpdateFacts:
-    """The numbers of the state that GetStatus and the metrics report.
-
-    last_change  the number of the last update that changed ads
-    rebased      the number of the last update that took changes back
-    """
+    """The numbers of the state that GetStatus and the metrics report."""
 
     sequence: int
     stopped: Mapping[str, int]  # number of ids by level
     weights: int
     awaits_full: bool
-    last_change: int
-    rebased: int
+    last_change: int  # the number of the last update that changed ads
+    rebased: int  # the number of the last update that took changes back
 
     def visible(self, shown: int) -> int:
         """Return the last update whose changes are served by a snapshot that shows `shown`."""

@@ -156,12 +156,9 @@ def _encoded(
 
 @dataclass(frozen=True, slots=True)
 class _HeldOut:
-    """People whose newest event no model has seen, and a catalogue that targets nobody.
+    """People whose newest event no model has seen, and a catalogue that targets nobody."""
 
-    truth  int64 [people]   the SID of that event
-    """
-
-    truth: npt.NDArray[np.int64]
+    truth: npt.NDArray[np.int64]  # int64 [people]: the SID of that event
     index: DecodeIndex
     batches: list[_Batch]
 

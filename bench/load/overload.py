@@ -41,21 +41,15 @@ AT_ONCE = {"deadline_unmeetable", "overloaded", "queue_full"}
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """One overload.
+    """One overload."""
 
-    times         the offered load, in multiples of the capacity
-    capacity      requests a second that the engine can answer in full batches
-    processes     how many processes make the calls
-    server_cores  the processors of the server, as `taskset` reads them; all, if empty
-    """
-
-    times: float
+    times: float  # the offered load, in multiples of the capacity
     deadline_ms: float
-    capacity: float
+    capacity: float  # requests a second that the engine can answer in full batches
     seconds: float
-    processes: int = 2
+    processes: int = 2  # how many processes make the calls
     front_ends: int = 0
-    server_cores: str = ""
+    server_cores: str = ""  # the processors of the server, as `taskset` reads them; all, if empty
 
     @property
     def batch(self) -> int:

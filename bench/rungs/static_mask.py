@@ -22,21 +22,13 @@ _DENSE_LEVELS = 2
 
 @dataclass(frozen=True, slots=True)
 class StaticIndex:
-    """
-    first         bool [V]         tokens that begin a SID
-    first_nodes   int32 [V]        the nodes they lead to
-    pairs         bool [V, V]      first two tokens of a SID
-    pair_nodes    int32 [V, V]     the nodes they lead to
-    widest        largest fan-out of each level
-    """
-
-    first: Tensor
-    first_nodes: Tensor
-    pairs: Tensor
-    pair_nodes: Tensor
+    first: Tensor  # bool [V]: tokens that begin a SID
+    first_nodes: Tensor  # int32 [V]: the nodes they lead to
+    pairs: Tensor  # bool [V, V]: first two tokens of a SID
+    pair_nodes: Tensor  # int32 [V, V]: the nodes they lead to
     node_offsets: Tensor
     csr_tokens: Tensor
-    widest: tuple[int, ...]
+    widest: tuple[int, ...]  # largest fan-out of each level
 
     @property
     def vocabulary(self) -> int:

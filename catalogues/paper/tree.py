@@ -24,14 +24,12 @@ class PaperTree:
     """Nodes of a level are numbered in SID order, so node i's children follow those of i - 1.
 
     children[t]  int64 [nodes of level t + 1]     first child at level t + 1 of node i of level t
-    ads          int64 [SIDs + 1]                 ads of SID i: ads[i] .. ads[i + 1]
-    popularity   float32 [two-token prefixes]     standard normal
     """
 
     level_counts: tuple[int, int, int, int]
     children: tuple[Int64Array, ...]
-    ads: Int64Array
-    popularity: Float32Array
+    ads: Int64Array  # int64 [SIDs + 1]: ads of SID i: ads[i] .. ads[i + 1]
+    popularity: Float32Array  # float32 [two-token prefixes]: standard normal
 
     @property
     def num_ads(self) -> int:

@@ -18,15 +18,7 @@ from grace.index.builder.collect import CollectedAds
 from grace.index.builder.sorting import order_by_id, order_by_sid
 from grace.index.changes.change import Changes
 from grace.index.changes.places import edited_trie, first_with, places_of_ads
-from grace.index.changes.rows import (
-    Array,
-    Edit,
-    Editor,
-    Int64,
-    Regrouped,
-    bisected,
-    regrouped,
-)
+from grace.index.changes.rows import Array, Edit, Editor, Int64, Regrouped, bisected, regrouped
 from grace.index.changes.ruling import Ruled, with_rules_of
 from grace.index.entities import NO_ENTITY, Entities
 from grace.index.matchers.derive import derive
@@ -144,12 +136,7 @@ def _entities(editor: Editor, old: Entities, of_ads: Edit, ids: Int64) -> Entiti
 
 
 def _exact(
-    editor: Editor,
-    old: Snapshot,
-    lists: ExactLists,
-    ruled: Ruled,
-    leaves: Regrouped,
-    ads: SidToAds,
+    editor: Editor, old: Snapshot, lists: ExactLists, ruled: Ruled, leaves: Regrouped, ads: SidToAds
 ) -> ExactLists:
     """List the rules of changed leaves again, and the rows that name values if some are new."""
     begins = ads.ad_offsets[leaves.edit.places]

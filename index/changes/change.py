@@ -32,12 +32,11 @@ class Changes:
     """Ads that are put, new or instead of others with their ids, and ids of ads that are removed.
 
     No id occurs twice. The snapshot may lack removed ones.
-    rule_columns  those in which some put ad has a rule, as in SnapshotFacts
     """
 
     puts: CollectedAds | None = None
     removed: Sequence[int] | npt.NDArray[np.int64] = ()
-    rule_columns: tuple[str, ...] = ()
+    rule_columns: tuple[str, ...] = ()  # those in which some put ad has a rule, as in SnapshotFacts
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,12 +53,7 @@ def _within(offsets: Array, groups: Found, keys: Array, wanted: Array) -> Found:
 
 
 def edited_trie(
-    editor: Editor,
-    trie: SidTrie,
-    tokens: Tokens,
-    first: Mask,
-    levels: Sequence[Found],
-    gone: Int64,
+    editor: Editor, trie: SidTrie, tokens: Tokens, first: Mask, levels: Sequence[Found], gone: Int64
 ) -> SidTrie:
     """Add the SIDs of put ads, and remove the leaves that have lost all ads.
 

@@ -30,8 +30,7 @@ _move_rows = declare(
     *(*_RUNS, c_void_p, c_int64, array_in(np.uint8), c_int32, array_out(np.uint8)),
 )
 _move_ids = declare(
-    "grace_move_ids",
-    *(*_RUNS, c_int64, *_RUNS, array_in(np.int32), c_int32, array_out(np.int32)),
+    "grace_move_ids", *(*_RUNS, c_int64, *_RUNS, array_in(np.int32), c_int32, array_out(np.int32))
 )
 _find_rows = declare(
     "grace_find_rows",
@@ -42,15 +41,9 @@ _find_rows = declare(
 
 @dataclass(frozen=True)
 class Edit:
-    """
-    size     rows before
-    removed  the rows that go, ascending
-    at       the old row before which each new row goes, ascending; `size` is the end
-    """
-
-    size: int
-    removed: Int64
-    at: Int64
+    size: int  # rows before
+    removed: Int64  # the rows that go, ascending
+    at: Int64  # the old row before which each new row goes, ascending; `size` is the end
 
     @staticmethod
     def appending(size: int, rows: int) -> "Edit":
@@ -198,18 +191,12 @@ def bisected(key: Callable[[Int64], Array], begins: Array, ends: Array, wanted: 
 
 @dataclass(frozen=True)
 class Regrouped:
-    """Groups that lose and win members: leaves and entities have ads, and nodes have children.
+    """Groups that lose and win members: leaves and entities have ads, and nodes have children."""
 
-    edit   of the groups: all that change are replaced, except those without members
-    sizes  of the groups that replace them and of new ones, in the order of `edit.at`
-    gone   the groups that have lost all members
-    new    where the new groups belong
-    """
-
-    edit: Edit
-    sizes: Int64
-    gone: Int64
-    new: Int64
+    edit: Edit  # of the groups: all that change are replaced, except those without members
+    sizes: Int64  # of the groups that replace them and of new ones, in the order of `edit.at`
+    gone: Int64  # the groups that have lost all members
+    new: Int64  # where the new groups belong
 
 
 def regrouped(

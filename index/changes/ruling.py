@@ -17,28 +17,16 @@ from grace.index.builder.arrange import only_used
 from grace.index.builder.collect import CollectedAds
 from grace.index.changes.rows import NO_ROWS, Edit, Editor, Int64
 from grace.index.snapshot import Snapshot, require_ids
-from grace.index.targeting.rules import (
-    Column,
-    Lists,
-    TargetingRules,
-    rows_in,
-    take,
-    with_ids,
-)
+from grace.index.targeting.rules import Column, Lists, TargetingRules, rows_in, take, with_ids
 from grace.index.users.values import InternedValues
 
 
 @dataclass(frozen=True, slots=True)
 class Ruled:
-    """
-    rule_of  int32 [put ads]
-    numbers  the edit of the numbers of rules and alternatives
-    """
-
     rules: TargetingRules
     set_values: tuple[InternedValues, ...]
-    rule_of: npt.NDArray[np.int32]
-    numbers: Edit
+    rule_of: npt.NDArray[np.int32]  # int32 [put ads]
+    numbers: Edit  # the edit of the numbers of rules and alternatives
 
 
 def with_rules_of(editor: Editor, snapshot: Snapshot, puts: CollectedAds) -> Ruled:

@@ -33,18 +33,12 @@ _Path: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class RefusedPut:
-    """A put that is not taken.
+    """A put that is not taken."""
 
-    place   among the rows, from 0
-    ad_id   0 if it cannot be read
-    column  the one with the fault, or empty
-    fault   in words, without the column
-    """
-
-    place: int
-    ad_id: int
-    column: str
-    fault: str
+    place: int  # among the rows, from 0
+    ad_id: int  # 0 if it cannot be read
+    column: str  # the one with the fault, or empty
+    fault: str  # in words, without the column
 
     @property
     def text(self) -> str:
@@ -53,16 +47,11 @@ class RefusedPut:
 
 @dataclass(frozen=True, slots=True)
 class TakenPuts:
-    """Rows as ads of a snapshot's schema and SID space.
+    """Rows as ads of a snapshot's schema and SID space."""
 
-    pieces   ads that were read together; usually there is one piece
-    ids      of the ads that are taken, in the order of their rows
-    refused  by place
-    """
-
-    pieces: tuple[Changes, ...]
-    ids: tuple[int, ...]
-    refused: tuple[RefusedPut, ...]
+    pieces: tuple[Changes, ...]  # ads that were read together; usually there is one piece
+    ids: tuple[int, ...]  # of the ads that are taken, in the order of their rows
+    refused: tuple[RefusedPut, ...]  # by place
 
 
 def take_puts(snapshot: Snapshot, rows: Sequence[bytes], threads: int) -> TakenPuts:

@@ -56,28 +56,21 @@ _write_ids = declare(
 class AdUpdate:
     """One update, or a part of one. If it is `full`, it replaces the whole state, and has no resume
     or unweight.
-
-    weighted    the ads that get a weight
-    weights     float32 [weighted]
-    put         rows of the ads table in JSON, one for each ad that is put
-    put_ids     their ids, once the rows have been read
-    part        of how many `parts` of the update this is, from 1; both are 0 if it is whole
-    changed_at  the number of the update that the puts and removals come from
     """
 
     sequence: int
     full: bool
     stop: Mapping[str, Ids] = field(default_factory=dict)  # by level
     resume: Mapping[str, Ids] = field(default_factory=dict)
-    weighted: Ids = field(default_factory=lambda: _NONE)
-    weights: Weights = field(default_factory=lambda: np.empty(0, np.float32))
+    weighted: Ids = field(default_factory=lambda: _NONE)  # the ads that get a weight
+    weights: Weights = field(default_factory=lambda: np.empty(0, np.float32))  # float32 [weighted]
     unweight: Ids = field(default_factory=lambda: _NONE)
-    put: tuple[bytes, ...] = ()
-    put_ids: tuple[int, ...] = ()
+    put: tuple[bytes, ...] = ()  # rows of the ads table in JSON, one for each ad that is put
+    put_ids: tuple[int, ...] = ()  # their ids, once the rows have been read
     remove: Ids = field(default_factory=lambda: _NONE)
-    part: int = 0
+    part: int = 0  # of how many `parts` of the update this is, from 1; both are 0 if it is whole
     parts: int = 0
-    changed_at: int = 0
+    changed_at: int = 0  # the number of the update that the puts and removals come from
     wait_visible: bool = False
 
     @property

@@ -43,14 +43,11 @@ PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """The bytes that a load takes at its peak, of the machine's memory and of the GPU's.
-
-    masks  how many of either are masks of eligible nodes
-    """
+    """The bytes that a load takes at its peak, of the machine's memory and of the GPU's."""
 
     host: int
     device: int
-    masks: int
+    masks: int  # how many of either are masks of eligible nodes
 
 
 @dataclass(frozen=True, slots=True)

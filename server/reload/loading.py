@@ -121,7 +121,7 @@ class Loader:
         snapshot, model, shown = served.snapshot, served.model, served.shown
         is_other = version != snapshot.facts.version
         if is_other:
-            snapshot, shown = self._changed(self._version(version))
+            snapshot, shown = self._changed(self._version(version), served)
         if checkpoint is None:
             require_match(model.spec, snapshot, model.folder)
         elif checkpoint_id(checkpoint) != model.checkpoint:
@@ -154,12 +154,18 @@ class Loader:
         threads = max(1, available_cores() // CORES_PER_THREAD)
         return load_version(self.config, version, self.device, threads, READERS)
 
-    def _changed(self, snapshot: Snapshot) -> tuple[Snapshot, Shown]:
-        """Return a version with the changes that it lacks. No version needs what it drops."""
+    def _changed(
+        self, snapshot: Snapshot, served: ServingPair | None = None
+    ) -> tuple[Snapshot, Shown]:
+        """Return a version with the changes that it lacks. No version needs what it drops, nor does
+        the served one, which serves on if this load fails."""
         found = unchanged(snapshot)
         if self.updates is None:
             return found
-        self.updates.drop_changes(lowest_watermark(self.config.snapshots))
+        lowest = lowest_watermark(self.config.snapshots)
+        if served is not None:
+            lowest = min(lowest, served.snapshot.facts.updates_watermark)
+        self.updates.drop_changes(lowest)
         return with_changes(*found, self.updates, self.device)
 
     def _warm(self, pair: ServingPair, all_buckets: bool) -> ServingPair:

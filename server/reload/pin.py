@@ -27,13 +27,10 @@ _MOST_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """The version that a rollback keeps a server at.
-
-    until_above  the pin ends once the server serves a version from CURRENT above this one
-    """
+    """The version that a rollback keeps a server at."""
 
     version: int
-    until_above: int
+    until_above: int  # the pin ends once the server serves a version from CURRENT above this one
 
     def ends(self, seen: Published) -> bool:
         return seen.version is not None and seen.version > self.until_above

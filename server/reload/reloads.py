@@ -50,11 +50,7 @@ class Reloads:
     """Loads and swaps pairs. It belongs to the event loop, and uses files on other threads."""
 
     def __init__(
-        self,
-        loader: Loader,
-        state: ServerState,
-        metrics: Metrics,
-        broken: Callable[[], None],
+        self, loader: Loader, state: ServerState, metrics: Metrics, broken: Callable[[], None]
     ) -> None:
         """Read the pin. Raise ConfigError if its file is damaged.
 

@@ -15,11 +15,7 @@ from hypothesis import strategies as st
 
 from grace.configs.errors import RequestError
 from grace.index.matchers.node_matchers import value_hash
-from grace.index.targeting.schema import (
-    Range,
-    TargetingSchema,
-    TargetSet,
-)
+from grace.index.targeting.schema import Range, TargetingSchema, TargetSet
 from grace.index.users.user_rows import UserEncoder
 from grace.index.users.values import InternedValues
 from grace.proto.retrieval_pb2 import RetrieveRequest, Values

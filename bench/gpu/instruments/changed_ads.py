@@ -20,16 +20,12 @@ Row = Mapping[str, Any]
 
 
 class SeenReply(NamedTuple):
-    """A reply with all SIDs.
-
-    first  the last update that was visible when its call began
-    last   the last one that was sent before the reply came
-    """
+    """A reply with all SIDs."""
 
     request: RetrieveRequest
     result: RetrieveResult
-    first: int
-    last: int
+    first: int  # the last update that was visible when its call began
+    last: int  # the last one that was sent before the reply came
 
 
 @dataclass(frozen=True)

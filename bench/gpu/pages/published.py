@@ -4,15 +4,12 @@ from typing import NamedTuple
 
 
 class PublishedRung(NamedTuple):
-    """One rung's P50 and P99 in ms, on a GH200 with batch 16; None: the paper has no such rung.
-
-    goal  for the decoder's P50 here
-    """
+    """One rung's P50 and P99 in ms, on a GH200 with batch 16; None: the paper has no such rung."""
 
     increment: str
     full: tuple[float, float] | None = None
     decoder: tuple[float, float] | None = None
-    goal: float | str | None = None
+    goal: float | str | None = None  # for the decoder's P50 here
     mfu: float | None = None
 
 

@@ -24,16 +24,10 @@ _TILE_SECONDS = 0.05
 
 
 class BlockTable(NamedTuple):
-    """
-    ids     int32 [rows, L]   ids[:, step] are the rows' own, consecutive
-    blocks  of the pool
-    past    distinct blocks before the step: they must be read as well as the rows' own
-    """
-
-    ids: Tensor
+    ids: Tensor  # int32 [rows, L]: ids[:, step] are the rows' own, consecutive
     step: int
-    blocks: int
-    past: int
+    blocks: int  # of the pool
+    past: int  # distinct blocks before the step: they must be read as well as the rows' own
 
     @staticmethod
     def of(ids: Tensor, step: int, blocks: int) -> "BlockTable":
@@ -42,20 +36,12 @@ class BlockTable(NamedTuple):
 
 
 class SelfInputs(NamedTuple):
-    """
-    pool     [blocks, 3, H, d]
-    factors  float32 [blocks]        row factors of q, k and v, which only `ours` applies
-    qkv      [rows, 3, H, d]         the step's blocks, consecutive
-    cache    [L, rows, H, d] each    a copy of the blocks that the table names
-    bias     float32 [H, L]          zero
-    """
-
     table: BlockTable
-    pool: Tensor
-    factors: Tensor
-    qkv: Tensor
-    cache: DenseCache
-    bias: Tensor
+    pool: Tensor  # [blocks, 3, H, d]
+    factors: Tensor  # float32 [blocks]: row factors of q, k and v, which only `ours` applies
+    qkv: Tensor  # [rows, 3, H, d]: the step's blocks, consecutive
+    cache: DenseCache  # [L, rows, H, d] each    a copy of the blocks that the table names
+    bias: Tensor  # float32 [H, L]: zero
     scale: float
 
     def written(self) -> tuple[Tensor, Tensor]:

@@ -65,15 +65,9 @@ class ServedFiles(NamedTuple):
 
 
 class LoadProcesses(NamedTuple):
-    """
-    front_ends   of the server, which speak gRPC
-    clients      that make a load
-    connections  of each client
-    """
-
-    front_ends: int
-    clients: int
-    connections: int
+    front_ends: int  # of the server, which speak gRPC
+    clients: int  # that make a load
+    connections: int  # of each client
 
 
 ONE = LoadProcesses(front_ends=0, clients=1, connections=1)

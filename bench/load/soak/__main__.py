@@ -54,18 +54,13 @@ ENDS_GIVEN_UP = {"OK"} | {
 
 @dataclass(frozen=True, slots=True)
 class Soak:
-    """A finished soak.
-
-    ends     how the work of each kind ended at the clients
-    counted  the calls that the server counted, by OK or reason
-    faults   the counts that differ between clients and server
-    """
+    """A finished soak."""
 
     samples: Sequence[Sample]
     rows: Sequence[Row]
-    ends: Mapping[str, Mapping[str, int]]
-    counted: Mapping[str, int]
-    faults: Sequence[str]
+    ends: Mapping[str, Mapping[str, int]]  # how the work of each kind ended at the clients
+    counted: Mapping[str, int]  # the calls that the server counted, by OK or reason
+    faults: Sequence[str]  # the counts that differ between clients and server
 
     @property
     def passed(self) -> bool:

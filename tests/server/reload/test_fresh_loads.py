@@ -123,7 +123,11 @@ def test_changes_that_every_version_has_are_forgotten(scene: Scene) -> None:
     assert scene.has(*NEW[:3]) == [True, True, True]
     for old in (1, 2):
         shutil.rmtree(scene.live.folder(old))
+    kept = len(scene.updates.changes_after(0)[1])
     scene.load(version)
+    # The version that served until now would have needed them, had the load failed.
+    assert len(scene.updates.changes_after(0)[1]) == kept == 3
+    scene.load(scene.live.add(version, updates_watermark=2))
     assert [ad_id for ad_id, _ in scene.updates.changes_after(0)[1]] == [NEW[2]]
 
 

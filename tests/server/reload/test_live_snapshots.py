@@ -66,9 +66,7 @@ def test_few_operators_may_wait_for_their_turn(live: LiveRoot) -> None:
 
 
 def assert_none_lost(
-    seen: list[Outcome],
-    expected: Mapping[tuple[str, int], RetrieveResponse],
-    server: ServerProcess,
+    seen: list[Outcome], expected: Mapping[tuple[str, int], RetrieveResponse], server: ServerProcess
 ) -> None:
     """Only a client that learns of the drain too late may get refusals, and may then retry."""
     while not seen[-1].ok:
