@@ -97,8 +97,8 @@ def test_a_day_of_puts_leaves_memory_and_log_as_they_were(live: LiveRoot, tmp_pa
             held.append(holdings_of(server.pid))
             assert log.stat().st_size < 3 * REWRITE_BYTES
         served = status(server).snapshot
-    for what, more in {"memory_mib": MOST_MIB, **CHANCE}.items():
-        assert getattr(held[-1], what) <= getattr(held[BASES // 3], what) + more, held
+    for what, most in {"memory_mib": MOST_MIB, **CHANCE}.items():
+        assert getattr(held[-1], what) <= getattr(held[BASES // 3], what) + most, held
     raw, sizes = [*map(day.raw, day.table.values())], day.snapshot.trie.vocab_sizes
     assert (served.ads, served.sids) == (len(raw), len({ad.sid for ad in raw}))
     base = plain_snapshot(day.snapshot.schema, sizes, map(day.raw, day.base.values()))
