@@ -176,7 +176,7 @@ class LogsConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdatesConfig:
+class UpdatesConfig(Section):
     """Stops, weights and new ads, which take effect while the server runs."""
 
     require_full: Annotated[
