@@ -122,7 +122,7 @@ class RunningServer(ChildProcess):
         }
 
     def _print_errors(self) -> None:
-        """Print the errors in the log: the server's replies do not tell callers what broke."""
+        """Print the log's errors: replies do not say what broke in the server."""
         for line in self.lines():
             if '"level": "error"' in line or '"level": "critical"' in line:
                 print(f"the server's log: {line}", file=sys.stderr)

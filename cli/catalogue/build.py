@@ -57,7 +57,7 @@ class Machines:
 
 @dataclass(frozen=True, slots=True)
 class ChangedAds:
-    """The ads that change in a version, if a build is of these alone."""
+    """The changed ads, for a build that reads only these."""
 
     onto: Annotated[
         int | None,

@@ -36,7 +36,7 @@ def random_changes(
 ) -> list[RawChange]:
     """Changes of different ads: new ones, others in their place or elsewhere, and removals.
 
-    Some removals are of ads that are not there.
+    Some of the removed ids belong to no ad.
     """
     drawn = random_ads(rng, case.schema, case.vocab_sizes, int(rng.integers(1, most + 1)))
     ids = [*ads, *(ad.ad_id for ad in case.ads), 10**15]

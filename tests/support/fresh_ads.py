@@ -46,7 +46,7 @@ def _text(value: object) -> str:
 
 
 def changed_pair(pair: ServingPair, ads: Iterable[RawAd]) -> ServingPair:
-    """Return a pair that serves a plain build of these ads in place of its own."""
+    """Return the pair, but with a plain build of these ads as its snapshot."""
     before = pair.snapshot
     plain = plain_snapshot(before.schema, before.trie.vocab_sizes, list(ads), MatcherMode.EXACT)
     config = ServingConfig(Path(), Path(), GENERATION, threads=ThreadsConfig(post=1))
