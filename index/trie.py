@@ -72,9 +72,7 @@ class SidTrie:
         """The nodes that lead to a leaf, from level 1 to the leaf's own."""
         nodes = [self.first_leaf + leaf]
         while len(nodes) < self.sid_length:
-            # The parent is the last node whose children begin at or before this entry.
-            entry = nodes[-1] - 1
-            nodes.append(int(np.searchsorted(self.node_offsets, entry, side="right")) - 1)
+            nodes.append(int(self._parents(nodes[-1] - 1)))
         return tuple(reversed(nodes))
 
     def sids(self, leaves: npt.NDArray[np.integer]) -> npt.NDArray[np.uint16]:
@@ -83,6 +81,11 @@ class SidTrie:
         entries = leaves.astype(np.int64) + (self.first_leaf - 1)
         for position in reversed(range(self.sid_length)):
             tokens[:, position] = self.csr_tokens[entries]
-            # The parent of entry j is the last node whose children begin at or before j.
-            entries = np.searchsorted(self.node_offsets, entries, side="right") - 2
+            entries = self._parents(entries) - 1
         return tokens
+
+    def _parents(self, entries: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """The node of each child entry j: the last one whose children begin at or before j."""
+        offsets = self.node_offsets
+        # Of another type, they would make searchsorted convert the offsets of all nodes.
+        return np.searchsorted(offsets, np.asarray(entries, offsets.dtype), side="right") - 1
