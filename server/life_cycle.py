@@ -208,7 +208,7 @@ class Server:
             LOG.warning("no_state_dir", extra=fields)
         else:
             await updates.until_complete()
-            await self._fresh.until_visible(updates.facts.sequence)
+            await self._fresh.until_visible(updates.facts.sequence, despite_faults=True)
 
     async def _goes_on_until(self, work: Awaitable[object]) -> bool:
         """Wait for the work. Return False if the server is asked to stop, or breaks, before."""

@@ -1,5 +1,6 @@
 """Updates whose callers wait: read for the served snapshot, and kept until all parts are there."""
 
+from collections import Counter
 from collections.abc import Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -74,6 +75,10 @@ class Waiting:
                 raise not_ready()
             taken = take_puts(snapshot, update.put, max(1, available_cores() // 2))
             ids = taken.ids
+            # Of rows that were read together, no copy of a repeated id is taken.
+            if repeated := [ad_id for ad_id, times in Counter(ids).items() if times > 1]:
+                fault = f"ad {repeated[0]} is in two rows, whose values have other types; send one"
+                raise RequestError("put", fault)
             if both := {*ids}.intersection(update.remove.tolist()):
                 fault = f"{min(both)} is in put, too; send it in one of them"
                 raise RequestError("remove", fault)
@@ -87,31 +92,38 @@ class Waiting:
 
 
 class Parts:
-    """The parts of one FULL update that is not complete yet."""
+    """The parts of one FULL update that is not complete yet, in order from the first."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, Waiting] = {}
+        self._kept: list[Waiting] = []
 
     def all_of(self, waiting: Waiting) -> tuple[Waiting, ...]:
-        """Return all parts of the update, or nothing while some are missing.
+        """Return all parts of the update once this one is the last of them, or else nothing.
 
-        Missing ones may still come, until a part of another update does. Raise RequestError for
-        parts that are too large together.
+        The first part begins the update anew, and one that does not follow ends it: parts of two
+        contents never come together. Raise RequestError for parts that are too large together.
         """
-        part, parts = waiting.read.part, waiting.read.parts
-        if not parts:
+        update, kept = waiting.read, self._kept
+        if not update.parts:
             return (waiting,)
-        kept = next(iter(self._kept.values()), waiting)
-        if (kept.sequence, kept.read.parts) != (waiting.sequence, parts):
-            LOG.warning("parts_dropped", extra={"sequence": kept.sequence})
-            self._kept = {}
-        self._kept[part] = waiting
-        if sum(len(each.message) for each in self._kept.values()) > MOST_PART_BYTES:
-            self._kept = {}
+        if kept and (update.part == 1 or not self._follows(waiting)):
+            LOG.warning("parts_dropped", extra={"sequence": kept[0].sequence})
+            kept.clear()
+        if update.part == len(kept) + 1:
+            kept.append(waiting)
+        if sum(len(each.message) for each in kept) > MOST_PART_BYTES:
+            kept.clear()
             fault = f"together they have more than {MOST_PART_BYTES} bytes: {BUILD}"
             raise RequestError("parts", fault)
-        complete = len(self._kept) == parts
-        return tuple(self._kept[at] for at in sorted(self._kept)) if complete else ()
+        return tuple(kept) if len(kept) == update.parts else ()
+
+    def _follows(self, waiting: Waiting) -> bool:
+        """Return whether this is the next part, or one of the parts again."""
+        first, place = self._kept[0], waiting.read.part - 1
+        if (first.sequence, first.read.parts) != (waiting.sequence, waiting.read.parts):
+            return False
+        again = self._kept[place : place + 1]
+        return again[0].message == waiting.message if again else place == len(self._kept)
 
 
 def _without_puts(message: bytes, places: Set[int]) -> bytes:

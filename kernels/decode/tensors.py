@@ -75,7 +75,7 @@ class DecodeIndex:
             vocab_sizes=trie.vocab_sizes,
             first_leaf=trie.first_leaf,
             node_offsets=staged_copy(trie.node_offsets, device),
-            csr_tokens=staged_copy(trie.csr_tokens.astype(np.int32), device),
+            csr_tokens=staged_copy(trie.csr_tokens, device).to(torch.int32),
         )
         if snapshot.exact is not None:
             return replace(index, exact=exact_tensors(snapshot, snapshot.exact, device))

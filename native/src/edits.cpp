@@ -2,7 +2,9 @@
 // rows among many. All cores; no result depends on `threads`.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <mutex>
+#include <string_view>
 #include <vector>
 
 #include "grace/abi.h"
@@ -41,16 +43,25 @@ class Moves {
     for (size_t block = 0; block < firsts_.size(); ++block) {
       firsts_[block] = run_of(0, runs.count, static_cast<int64_t>(block) << bits_);
     }
+    for (auto first = firsts_.begin(); first + 1 < firsts_.end(); ++first) {
+      shifts_.push_back(first[0] == first[1] ? shift_of(first[0]) : kSeveral);
+    }
   }
 
   int32_t operator()(int32_t row) const {
     if (row < 0) return row;
-    const int64_t* const first = &firsts_[row >> bits_];
-    const int64_t run = first[0] == first[1] ? first[0] : run_of(first[0], first[1] + 1, row);
-    return row + static_cast<int32_t>(runs_.to[run] - runs_.begin[run]);
+    const int64_t block = row >> bits_;
+    if (shifts_[block] != kSeveral) return row + shifts_[block];
+    return row + shift_of(run_of(firsts_[block], firsts_[block + 1] + 1, row));
   }
 
  private:
+  static constexpr int32_t kSeveral = std::numeric_limits<int32_t>::min();
+
+  int32_t shift_of(int64_t run) const {
+    return static_cast<int32_t>(runs_.to[run] - runs_.begin[run]);
+  }
+
   // The last run of first .. end - 1 that begins at a row or before it, or the first one.
   int64_t run_of(int64_t first, int64_t end, int64_t row) const {
     const int64_t* const after = std::upper_bound(runs_.begin + first, runs_.begin + end, row);
@@ -60,6 +71,7 @@ class Moves {
   const Runs runs_;
   int bits_ = 0;
   std::vector<int64_t> firsts_;  // the run of the first row of each block
+  std::vector<int32_t> shifts_;  // of all rows of each block, or kSeveral
 };
 
 template <typename Number>
@@ -82,8 +94,13 @@ struct Column {
   int64_t width;
 };
 
-// Replaces `row` by the bytes of row r, each column after their number.
-void take_row(const Column* columns, int64_t count, int64_t r, std::vector<char>& row) {
+// Returns the bytes of row r, those of several columns or of lists as a copy in `row`: each column
+// after their number.
+std::string_view bytes_of(const Column* columns, int64_t count, int64_t r, std::vector<char>& row) {
+  if (count == 1 && columns->width > 0) {
+    const int64_t size = columns->bytes * columns->width;
+    return {columns->numbers + size * r, static_cast<size_t>(size)};
+  }
   row.clear();
   for (const Column* column = columns; column < columns + count; ++column) {
     const auto [offsets, numbers, bytes, width] = *column;
@@ -94,6 +111,7 @@ void take_row(const Column* columns, int64_t count, int64_t r, std::vector<char>
                reinterpret_cast<const char*>(&size + 1));
     row.insert(row.end(), numbers + begin, numbers + end);
   }
+  return {row.data(), row.size()};
 }
 
 }  // namespace
@@ -139,18 +157,18 @@ GRACE_API int32_t grace_find_rows(int64_t num_columns, int64_t rows, const Colum
     Table table;
     std::vector<char> row;
     for (int64_t i = 0; i < num_wanted; ++i) {
-      take_row(wanted, num_columns, i, row);
-      table.find_or_add(row.data(), static_cast<int64_t>(row.size()));
+      const std::string_view own = bytes_of(wanted, num_columns, i, row);
+      table.find_or_add(own.data(), static_cast<int64_t>(own.size()));
     }
     require(table.size() == num_wanted, "find_rows: two wanted rows are equal");
     std::fill_n(found, num_wanted, rows);
     std::mutex lock;
     parallel_ranges(rows, kRowsAtOnce, threads, [&](const Range& range) {
-      std::vector<char> own;
+      std::vector<char> row;
       std::vector<Table::Lookup> lookups(1);
       for (int64_t r = range.begin; r < range.end; ++r) {
         int32_t id = 0;
-        take_row(columns, num_columns, r, own);
+        const std::string_view own = bytes_of(columns, num_columns, r, row);
         lookups[0] = {&table, own.data(), static_cast<int64_t>(own.size()), &id};
         Table::find(lookups);
         if (id == Table::kAbsent) continue;

@@ -30,6 +30,8 @@ from grace.server.errors import ServiceError
 from grace.server.observe.logs import LOG
 from grace.server.server_state import ServerState
 
+CORES_PER_THREAD = 4
+
 MOST_AT_ONCE = 200_000
 """The most changes that are applied in one step: their rows are in memory several times."""
 
@@ -56,7 +58,7 @@ def with_changes(
 def _with_some(
     snapshot: Snapshot, shown: Shown, step: Mapping[int, bytes | None], device: torch.device
 ) -> tuple[Snapshot, Shown]:
-    threads = max(1, available_cores() // 2)
+    threads = load_threads()
     rows = {ad_id: row for ad_id, row in step.items() if row is not None}
     require_memory_of_changes(snapshot, sum(map(len, rows.values())), device)
     taken = take_puts(snapshot, [*rows.values()], threads)
@@ -78,6 +80,11 @@ def _with_some(
         np.union1d(np.setdiff1d(shown.removed, put, assume_unique=True), removed),
         refused | {ad_id: each.text for ad_id, each in faults.items()},
     )
+
+
+def load_threads() -> int:
+    """Return how many threads compute next to live requests, which have the other cores."""
+    return max(1, available_cores() // CORES_PER_THREAD)
 
 
 def lowest_watermark(snapshots: Path) -> int:
@@ -124,13 +131,13 @@ class Fresh:
             await self._serve_once()
             await asyncio.sleep(next_turn - loop.time())
 
-    async def until_visible(self, sequence: int) -> None:
+    async def until_visible(self, sequence: int, despite_faults: bool = False) -> None:
         """Wait until an update's changes are served, or an attempt to do so has failed."""
         async with self._served:
             await self._served.wait_for(
                 lambda: (
                     self._state.visible_sequence >= sequence
-                    or (self.fault and self._tried >= sequence)
+                    or (self.fault and self._tried >= sequence and not despite_faults)
                 )
             )
 
@@ -140,6 +147,9 @@ class Fresh:
             self.fault = await self._serve()
         except ServiceError as error:  # the server shuts down
             self.fault = error.text
+        except Exception as error:  # noqa: BLE001, the next attempt may succeed
+            self.fault = f"internal error ({type(error).__name__}); see changes_broke in the log"
+            LOG.error("changes_broke", exc_info=error)
         async with self._served:
             self._tried = in_force
             self._served.notify_all()

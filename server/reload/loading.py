@@ -17,7 +17,6 @@ from time import sleep
 import torch
 
 from grace.configs.errors import GraceError
-from grace.configs.machine import available_cores
 from grace.configs.serving import ServingConfig
 from grace.index.snapshot import Snapshot
 from grace.model.checkpoints.checkpoint import checkpoint_id, require_match
@@ -38,14 +37,11 @@ from grace.server.engine.serving_pair import (
 )
 from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOG
-from grace.server.reload.fresh import lowest_watermark, with_changes
+from grace.server.reload.fresh import load_threads, lowest_watermark, with_changes
 from grace.server.stages.stages import Stages
 from grace.server.stages.warm_up import Observe, warm_up
 from grace.server.start_up import start_fault, too_little_memory
 from grace.server.threads import daemon_thread
-
-CORES_PER_THREAD = 4
-"""A load checks the arrays with one thread for this many cores. Requests have the others."""
 
 READERS = 1
 """Threads that read files. Each needs the interpreter after every chunk, and delays the server."""
@@ -151,8 +147,7 @@ class Loader:
         return self._warm(changed_pair(served, snapshot, shown, self.config), all_buckets=False)
 
     def _version(self, version: int) -> Snapshot:
-        threads = max(1, available_cores() // CORES_PER_THREAD)
-        return load_version(self.config, version, self.device, threads, READERS)
+        return load_version(self.config, version, self.device, load_threads(), READERS)
 
     def _changed(
         self, snapshot: Snapshot, served: ServingPair | None = None

@@ -60,6 +60,15 @@ def scene(serving_files: ServingFiles, tmp_path: Path) -> Scene:
     return Scene(serving_files, tmp_path)
 
 
+@contextmanager
+def too_little_memory(server: ServerProcess) -> Iterator[None]:
+    pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + MARGIN_BYTES - (1 << 20)
+    limits = resource.prlimit(server.pid, resource.RLIMIT_AS, (limit, -1))
+    yield
+    resource.prlimit(server.pid, resource.RLIMIT_AS, limits)
+
+
 def updates_of(server: ServerProcess) -> UpdatesStatus:
     return status(server).updates
 
@@ -90,23 +99,36 @@ def test_a_full_update_in_parts_takes_effect_with_its_last_part(scene: Scene) ->
         parts[3].remove.append(NEW[2])
         parts[3].wait_visible = True
         updater.apply(1, put=scene.puts(NEW[1]))
-        other = update(6, full=True, part=1, parts=2)
-        for part in (parts[3], other, parts[2], parts[1], parts[2]):
+        other, stale = update(6, full=True, part=2, parts=2), update(7, full=True, part=2, parts=3)
+        stale.put.extend(scene.puts(NEW[1]))
+        dropped = (parts[3], parts[1], other, parts[1], stale, parts[2], parts[3], parts[1], stale)
+        calls = (*dropped, parts[1], parts[2], parts[2])
+        for part in calls:
             outcome = updater.call(part)
             assert outcome.ok, outcome.text
             reply = UpdateAdsResponse.FromString(outcome.reply)
             assert (reply.applied, reply.sequence) == (False, 1)
-            assert [each.place for each in reply.refused] == [2] * (part.part == 2)
+            assert [each.place for each in reply.refused] == [2] * (part is parts[2])
         reply = UpdateAdsResponse.FromString(updater.call(parts[3]).reply)
         assert (reply.applied, reply.sequence, reply.visible) == (True, 7, 7)
         assert scene.new(server) == {NEW[3], NEW[4]}
         assert updates_of(server).stopped == {"ad": 1}
-        assert server.metric("grace_updates_total", result="part") == 5
-        assert server.metric("grace_puts_total", result="refused") == 2
+        assert server.metric("grace_updates_total", result="part") == len(calls)
+        assert server.metric("grace_puts_total", result="refused") == calls.count(parts[2])
         server.kill()
     with scene.serving() as (server, _):
         assert scene.new(server) == {NEW[3], NEW[4]}
         assert updates_of(server).stopped == {"ad": 1}
+
+
+def test_an_ad_in_two_rows_of_other_types_is_refused(scene: Scene) -> None:
+    with scene.serving() as (server, updater):
+        put = [json_row({**scene.like, "ad_id": NEW[1], "title": title}) for title in ("a", 1)]
+        outcome = updater.call(update(1, put=put))
+        assert not outcome.ok
+        assert outcome.text.startswith(f"put: ad {NEW[1]} is in two rows")
+        assert updater.apply(1, put=put[:1], wait_visible=True).visible == 1
+        assert scene.new(server) == {NEW[1]}
 
 
 def test_too_little_memory_leaves_the_old_ads_served_and_the_next_change_tries_again(
@@ -114,12 +136,9 @@ def test_too_little_memory_leaves_the_old_ads_served_and_the_next_change_tries_a
 ) -> None:
     with scene.serving(min_interval_ms=0) as (server, updater):
         before = scene.ads(server)
-        pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[0])
-        limit = pages * resource.getpagesize() + MARGIN_BYTES - (1 << 20)
-        limits = resource.prlimit(server.pid, resource.RLIMIT_AS, (limit, -1))
-        reply = updater.apply(1, put=scene.puts(NEW[0]), wait_visible=True)
+        with too_little_memory(server):
+            reply = updater.apply(1, put=scene.puts(NEW[0]), wait_visible=True)
         assert (reply.applied, reply.visible) == (True, 0)
-        resource.prlimit(server.pid, resource.RLIMIT_AS, limits)
         assert scene.ads(server) == before
         fault = updates_of(server).changes_fault
         assert fault.startswith("puts and removals: a load needs 0.")
@@ -135,8 +154,13 @@ def test_a_server_that_requires_a_full_update_is_ready_with_its_puts(scene: Scen
     scene.like = next(iter(scene.rows.values()))
     with scene.serving(require_full=True) as (server, updater):
         server.wait_log("awaits_full")
-        full = update(9, full=True, put=scene.puts(NEW[0]))
-        assert updater.call(full).ok
+        with too_little_memory(server):
+            assert updater.call(update(9, full=True, put=scene.puts(NEW[0]))).ok
+            server.wait_log("changes_failed")
+        assert updates_of(server).ads_put == 0
+        updater.apply(10, put=scene.puts(NEW[1]))
         server.wait_ready()
         found = updates_of(server)
-        assert (found.visible, found.ads_put) == (9, 1)
+        assert (found.visible, found.ads_put) == (10, 2)
+        served, ready = (server.log(event)[0]["time"] for event in ("changes_served", "ready"))
+        assert served < ready
