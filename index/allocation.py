@@ -1,7 +1,10 @@
 """Memory for large arrays."""
 
 import mmap
+import threading
+import weakref
 from collections.abc import Callable
+from ctypes import c_ubyte
 from time import sleep
 
 import numpy as np
@@ -24,8 +27,47 @@ def mapped_memory(size: int) -> npt.NDArray[np.uint8]:
     """Return memory that is freed in pieces, next to work that must not wait."""
     if size < _LEAST_MAPPED:
         return plain_memory(size)
-    memory = _GentlyFreed(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return np.frombuffer(memory, np.uint8)
+    return np.frombuffer(_mapped(size), np.uint8)
+
+
+def reused_memory(size: int) -> npt.NDArray[np.uint8]:
+    """Return memory that is kept when it is freed. The next caller of this size gets it again.
+
+    The system takes longer to give a page to a process than the process takes to fill it, and
+    delays the other threads.
+    """
+    if size < _LEAST_MAPPED:
+        return plain_memory(size)
+    memory = _taken(size)
+    lent = (c_ubyte * len(memory)).from_buffer(memory)
+    weakref.finalize(lent, _KEPT.append, memory).atexit = False
+    return np.frombuffer(lent, np.uint8)[:size]
+
+
+def kept_bytes() -> int:
+    """Return how much memory is kept: this process has it, and can still fill it."""
+    return sum(map(len, [*_KEPT]))
+
+
+def free_kept() -> None:
+    """Free the memory that is kept. It takes a second or more for gigabytes."""
+    with _TAKING:
+        freed = [*_KEPT]
+        _KEPT.clear()
+    del freed
+
+
+def _taken(size: int) -> "_GentlyFreed":
+    with _TAKING:
+        for memory in sorted(_KEPT, key=len):
+            if size <= len(memory) <= size + size // 4:
+                _KEPT.remove(memory)
+                return memory
+    return _mapped(size + size // _GROWS)
+
+
+def _mapped(size: int) -> "_GentlyFreed":
+    return _GentlyFreed(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 class _GentlyFreed(mmap.mmap):
@@ -39,3 +81,8 @@ class _GentlyFreed(mmap.mmap):
         for begin in range(0, len(self), _FREED_AT_ONCE):
             self.madvise(mmap.MADV_DONTNEED, begin, min(_FREED_AT_ONCE, len(self) - begin))
             sleep(_FREE_PAUSE_SECONDS)
+
+
+_GROWS = 16  # memory that is kept has this part more, for an array that grows a little
+_TAKING = threading.Lock()
+_KEPT: list[_GentlyFreed] = []  # any thread may append, at any time

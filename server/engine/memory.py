@@ -14,6 +14,7 @@ import torch
 
 from grace.configs.eligibility import Eligibility, MatcherMode
 from grace.configs.errors import CheckpointError, ConfigError, SnapshotError
+from grace.index.allocation import kept_bytes
 from grace.index.snapshot import Snapshot, bytes_of
 from grace.index.storage.arrays import counts_of
 from grace.index.storage.manifest import MANIFEST, Counts, Manifest
@@ -120,7 +121,8 @@ def require_memory_of_changes(snapshot: Snapshot, rows: int, device: torch.devic
 
     rows  the bytes of the rows that it gets
     """
-    fault = _shortage("memory", bytes_of(snapshot) + rows * _ROW_BYTES + MARGIN_BYTES, _host_room())
+    needed = bytes_of(snapshot) + rows * _ROW_BYTES + MARGIN_BYTES - kept_bytes()
+    fault = _shortage("memory", needed, _host_room())
     if device.type == "cuda" and not fault:
         trie, parts = snapshot.trie, (snapshot.rules, snapshot.matchers, snapshot.exact)
         needed = bytes_of((trie, *parts)) + len(trie.csr_tokens) * _ID_BYTES + rows

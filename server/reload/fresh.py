@@ -1,7 +1,8 @@
 """Puts and removals of ads: a snapshot with them, and when the server makes the next one.
 
 Changes that wait are applied together, to a copy in memory of the served snapshot. The next batch
-uses it, as after a reload. Every load ends with the same function, so nothing is lost.
+uses it, as after a reload. Every load ends with the same function, so nothing is lost. The copy
+is made in the memory of the one before the served one.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ import torch
 
 from grace.configs.errors import GraceError
 from grace.configs.machine import available_cores
-from grace.index.allocation import mapped_memory
+from grace.index.allocation import free_kept, reused_memory
 from grace.index.changes.applied import applied
 from grace.index.changes.change import Changes
 from grace.index.snapshot import Snapshot
@@ -29,6 +30,7 @@ from grace.server.engine.serving_pair import Shown
 from grace.server.errors import ServiceError
 from grace.server.observe.logs import LOG
 from grace.server.server_state import ServerState
+from grace.server.threads import daemon_thread
 
 CORES_PER_THREAD = 4
 
@@ -36,7 +38,8 @@ MOST_AT_ONCE = 200_000
 """The most changes that are applied in one step: their rows are in memory several times."""
 
 RETRY_SECONDS = 30.0
-"""How long the server waits after a failure, if no update comes."""
+"""How long the server waits, if no update comes, until it tries again after a failure. Otherwise it
+then frees the memory that it keeps for the next change."""
 
 _MOST_LOGGED = 10
 
@@ -71,7 +74,7 @@ def _with_some(
     first, *others = taken.pieces or (Changes(),)
     for changes in (replace(first, removed=removed), *others):
         if len(changes.removed) or changes.puts is not None:
-            snapshot = applied(snapshot, changes, threads, mapped_memory)
+            snapshot = applied(snapshot, changes, threads, reused_memory)
     put = np.sort(np.array(taken.ids, np.int64))
     refused = {ad_id: text for ad_id, text in shown.refused.items() if ad_id not in step}
     return snapshot, Shown(
@@ -123,9 +126,13 @@ class Fresh:
         """Serve changes until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(RETRY_SECONDS if self.fault else None):
+            try:
+                async with asyncio.timeout(RETRY_SECONDS):
                     await self._changed.wait()
+            except TimeoutError:
+                if not self.fault:
+                    daemon_thread("grace-free", free_kept).start()
+                    continue
             self._changed.clear()
             next_turn = loop.time() + self._min_seconds
             await self._serve_once()

@@ -18,6 +18,7 @@ import torch
 
 from grace.configs.errors import GraceError
 from grace.configs.serving import ServingConfig
+from grace.index.allocation import free_kept
 from grace.index.snapshot import Snapshot
 from grace.model.checkpoints.checkpoint import checkpoint_id, require_match
 from grace.model.checkpoints.folder import MODEL_YAML
@@ -142,11 +143,13 @@ class Loader:
             version = snapshot.facts.version
             snapshot, shown = unchanged(self._version(version) if shown.changes else snapshot)
         snapshot, shown = with_changes(snapshot, shown, updates, self.device)
+        free_kept()  # what no array of this size needs
         if snapshot is served.snapshot:
             return replace(served, shown=shown)
         return self._warm(changed_pair(served, snapshot, shown, self.config), all_buckets=False)
 
     def _version(self, version: int) -> Snapshot:
+        free_kept()
         return load_version(self.config, version, self.device, load_threads(), READERS)
 
     def _changed(

@@ -11,7 +11,7 @@ from hypothesis import given
 
 from grace.configs.eligibility import CD, MatcherMode
 from grace.configs.errors import InputError, SnapshotError
-from grace.index.allocation import mapped_memory
+from grace.index.allocation import free_kept, kept_bytes, mapped_memory, reused_memory
 from grace.index.matchers.derive import derive
 from grace.index.snapshot import Snapshot
 from grace.index.storage import (
@@ -168,6 +168,26 @@ def test_mapped_memory_is_given_back() -> None:
     memory[:] = 7
     assert resident_bytes() - before > size // 2
     del memory
+    assert resident_bytes() - before < size // 2
+
+
+def test_memory_is_used_again_by_arrays_of_about_its_size_until_the_rest_is_freed() -> None:
+    size, before = 64 << 20, resident_bytes()
+    memory = reused_memory(size)
+    view, address = memory[5:].view(), memory.ctypes.data
+    memory[:] = 7
+    del memory
+    assert kept_bytes() == 0
+    del view
+    assert size < kept_bytes() < 1.1 * size
+    assert reused_memory(size // 2).ctypes.data != address
+    memory = reused_memory(size + 4096)
+    assert (memory.ctypes.data, memory[0], memory[5]) == (address, 7, 7)
+    free_kept()
+    memory[:] = 8
+    del memory
+    free_kept()
+    assert kept_bytes() == 0
     assert resident_bytes() - before < size // 2
 
 

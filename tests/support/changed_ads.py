@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 from grace.configs.eligibility import MatcherMode
+from grace.index import allocation
 from grace.index.builder.batches import AdsReading
 from grace.index.changes.applied import applied, canonical
 from grace.index.changes.change import Changes, read_puts
@@ -74,7 +76,11 @@ def changes_of(case: Case, changes: Sequence[RawChange]) -> Changes:
 
 
 def with_changes(snapshot: Snapshot, case: Case, changes: Sequence[RawChange]) -> Snapshot:
-    return applied(snapshot, changes_of(case, changes), threads=2)
+    """Apply changes as a server does: in memory of earlier snapshots, small arrays as well."""
+    with patch.multiple(allocation, _LEAST_MAPPED=1, _FREE_PAUSE_SECONDS=0):
+        after = applied(snapshot, changes_of(case, changes), 2, allocation.reused_memory)
+        allocation.free_kept()
+    return after
 
 
 def assert_built(snapshot: Snapshot, case: Case, ads: Mapping[int, RawAd]) -> Snapshot:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 PARTS = {
-    "product": ("proto configs native index kernels model server client cli docker", 48_600),
+    "product": ("proto configs native index kernels model server client cli docker", 48_640),
     "bench and catalogues": ("bench catalogues", 14_000),
     "tests": ("tests native/tests", 40_100),
 }
