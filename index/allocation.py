@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable
 from ctypes import c_ubyte
 from time import sleep
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,9 +40,10 @@ def reused_memory(size: int) -> npt.NDArray[np.uint8]:
     if size < _LEAST_MAPPED:
         return plain_memory(size)
     memory = _taken(size)
-    lent = (c_ubyte * len(memory)).from_buffer(memory)
+    lent: Any = (c_ubyte * len(memory)).from_buffer(memory)
     weakref.finalize(lent, _KEPT.append, memory).atexit = False
-    return np.frombuffer(lent, np.uint8)[:size]
+    whole: npt.NDArray[np.uint8] = np.frombuffer(lent, np.uint8)
+    return whole[:size]
 
 
 def kept_bytes() -> int:
