@@ -128,6 +128,7 @@ class UpdatesFollower(Follower):
         self._threads = ThreadPoolExecutor(TOGETHER)
         self._fault = ""  # of a line, after which only a FULL update is sent
         self._unsure = 0  # updates up to this one may be in force without a reply that said so
+        self._incomplete = 0  # the update whose parts were sent again
         self._failed_looks = 0  # at the file, in a row
 
     def run(self) -> NoReturn:
@@ -227,6 +228,8 @@ class UpdatesFollower(Follower):
                 fault = f"line {update.line}: put[{each.place}]: ad {each.ad_id}: {each.fault}"
                 self._show(one_line(f"{self._path}: {fault}"), True)
             if update.request.parts and reply.sequence < update.sequence:
+                if update.request.part == update.request.parts:
+                    self._not_complete(update)
                 continue  # other parts will come
             self.sequence = max(self.sequence, update.sequence)
             if update.full:
@@ -235,6 +238,14 @@ class UpdatesFollower(Follower):
                 fault = f"sequence: another sender has used the number {update.sequence}"
                 self._stop(update.line, f"{fault}; let only one send updates")
         return len(group)
+
+    def _not_complete(self, update: _Update) -> None:
+        """Send all parts of an update again, but only once."""
+        if self._incomplete != update.sequence:
+            self._incomplete = update.sequence
+            raise _ServerBeganAgainError
+        fault = "the server has not got all parts of the update"
+        self._stop(update.line, f"{fault}; write them in order, from 1")
 
     def _stop(self, line: int, fault: str) -> None:
         if not self._fault:

@@ -1,5 +1,6 @@
 """Memory for large arrays."""
 
+import atexit
 import mmap
 import threading
 import weakref
@@ -32,10 +33,11 @@ def mapped_memory(size: int) -> npt.NDArray[np.uint8]:
 
 
 def reused_memory(size: int) -> npt.NDArray[np.uint8]:
-    """Return memory that is kept when it is freed. The next caller of this size gets it again.
+    """Return memory that the process keeps once no array uses it. The next caller that needs about
+    this size gets it.
 
-    The system takes longer to give a page to a process than the process takes to fill it, and
-    delays the other threads.
+    The system needs longer to give the process a page than the process needs to fill it, and delays
+    other threads meanwhile.
     """
     if size < _LEAST_MAPPED:
         return plain_memory(size)
@@ -47,7 +49,7 @@ def reused_memory(size: int) -> npt.NDArray[np.uint8]:
 
 
 def kept_bytes() -> int:
-    """Return how much memory is kept: this process has it, and can still fill it."""
+    """Return how many bytes are kept: the process has them, and no array uses them."""
     return sum(map(len, [*_KEPT]))
 
 
@@ -55,8 +57,8 @@ def free_kept() -> None:
     """Free the memory that is kept. It takes a second or more for gigabytes."""
     with _TAKING:
         freed = [*_KEPT]
-        _KEPT.clear()
-    del freed
+        del _KEPT[: len(freed)]
+        del freed
 
 
 def _taken(size: int) -> "_GentlyFreed":
@@ -85,6 +87,7 @@ class _GentlyFreed(mmap.mmap):
             sleep(_FREE_PAUSE_SECONDS)
 
 
-_GROWS = 16  # memory that is kept has this part more, for an array that grows a little
+_GROWS = 16  # a block is larger by one part of so many, and still fits an array that grows a little
 _TAKING = threading.Lock()
 _KEPT: list[_GentlyFreed] = []  # any thread may append, at any time
+atexit.register(_KEPT.clear)  # as long as `_GentlyFreed` finds its names

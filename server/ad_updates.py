@@ -261,13 +261,11 @@ class AdUpdates:
             return group
 
     def _carry_out(self, group: list[Waiting]) -> None:
-        ordered = sorted(
-            filter(self._read, group), key=lambda each: (each.sequence, each.read.part)
-        )
+        ordered = sorted(filter(self._read, group), key=lambda each: each.sequence)
         news, repeated = self._sorted_out(ordered)
         if news:
             try:
-                self._log.append([part.message for each in news for part in each.parts])
+                self._log.append([part.kept for each in news for part in each.parts])
             except NotKeptError as error:
                 fault, ended = str(error), [*news, *repeated]
                 LOG.error("updates_not_kept", extra={"updates": len(ended), "fault": fault})

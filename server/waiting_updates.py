@@ -39,7 +39,8 @@ class Updated:
 class Waiting:
     """An update whose caller waits.
 
-    message  its bytes; once it is read, without the puts that are refused
+    message  its bytes
+    kept     what the log gets: its bytes without the puts that are refused
     update   None until the message is read
     parts    all parts of its update, in order, once they are there; often only itself
     """
@@ -48,6 +49,7 @@ class Waiting:
     arrived: float
     done: "Future[Updated]" = field(default_factory=Future)
     update: AdUpdate | None = None
+    kept: bytes = b""
     refused: tuple[RefusedPut, ...] = ()
     parts: "tuple[Waiting, ...]" = ()
 
@@ -69,7 +71,7 @@ class Waiting:
 
         Raise RequestError if the update is faulty, and `not_ready` for puts without a snapshot.
         """
-        update = read_update(self.message)
+        update, self.kept = read_update(self.message), self.message
         if update.put:
             if snapshot is None:
                 raise not_ready()
@@ -87,7 +89,7 @@ class Waiting:
             update = replace(update, put=tuple(rows), put_ids=ids)
             self.refused = taken.refused
             if refused:
-                self.message = _without_puts(self.message, refused)
+                self.kept = _without_puts(self.message, refused)
         self.update = update
 
 
@@ -98,10 +100,11 @@ class Parts:
         self._kept: list[Waiting] = []
 
     def all_of(self, waiting: Waiting) -> tuple[Waiting, ...]:
-        """Return all parts of the update once this one is the last of them, or else nothing.
+        """Return all parts of the update if this one completes it, or else nothing.
 
-        The first part begins the update anew, and one that does not follow ends it: parts of two
-        contents never come together. Raise RequestError for parts that are too large together.
+        The first part begins the update anew, and a part that does not follow drops those before
+        it: so what one sender sends in order is never completed by parts of an earlier content.
+        Raise RequestError for parts that are too large together.
         """
         update, kept = waiting.read, self._kept
         if not update.parts:

@@ -43,6 +43,7 @@ class Moves {
     for (size_t block = 0; block < firsts_.size(); ++block) {
       firsts_[block] = run_of(0, runs.count, static_cast<int64_t>(block) << bits_);
     }
+    if (runs.count == 0) return;
     for (auto first = firsts_.begin(); first + 1 < firsts_.end(); ++first) {
       shifts_.push_back(first[0] == first[1] ? shift_of(first[0]) : kSeveral);
     }
@@ -94,8 +95,8 @@ struct Column {
   int64_t width;
 };
 
-// Returns the bytes of row r, those of several columns or of lists as a copy in `row`: each column
-// after their number.
+// Returns the bytes of row r. If there are several columns, or lists, they are copied to `row`,
+// each after its number of bytes.
 std::string_view bytes_of(const Column* columns, int64_t count, int64_t r, std::vector<char>& row) {
   if (count == 1 && columns->width > 0) {
     const int64_t size = columns->bytes * columns->width;

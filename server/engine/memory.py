@@ -14,7 +14,7 @@ import torch
 
 from grace.configs.eligibility import Eligibility, MatcherMode
 from grace.configs.errors import CheckpointError, ConfigError, SnapshotError
-from grace.index.allocation import kept_bytes
+from grace.index.allocation import free_kept
 from grace.index.snapshot import Snapshot, bytes_of
 from grace.index.storage.arrays import counts_of
 from grace.index.storage.manifest import MANIFEST, Counts, Manifest
@@ -121,7 +121,9 @@ def require_memory_of_changes(snapshot: Snapshot, rows: int, device: torch.devic
 
     rows  the bytes of the rows that it gets
     """
-    needed = bytes_of(snapshot) + rows * _ROW_BYTES + MARGIN_BYTES - kept_bytes()
+    needed = bytes_of(snapshot) + rows * _ROW_BYTES + MARGIN_BYTES
+    if needed > _host_room().bytes:
+        free_kept()
     fault = _shortage("memory", needed, _host_room())
     if device.type == "cuda" and not fault:
         trie, parts = snapshot.trie, (snapshot.rules, snapshot.matchers, snapshot.exact)

@@ -2,7 +2,7 @@
 
 Changes that wait are applied together, to a copy in memory of the served snapshot. The next batch
 uses it, as after a reload. Every load ends with the same function, so nothing is lost. The copy
-is made in the memory of the one before the served one.
+takes the memory of the snapshot that was served before, where its size fits.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import torch
 
 from grace.configs.errors import GraceError
 from grace.configs.machine import available_cores
-from grace.index.allocation import free_kept, reused_memory
+from grace.index.allocation import free_kept, kept_bytes, reused_memory
 from grace.index.changes.applied import applied
 from grace.index.changes.change import Changes
 from grace.index.snapshot import Snapshot
@@ -38,8 +38,8 @@ MOST_AT_ONCE = 200_000
 """The most changes that are applied in one step: their rows are in memory several times."""
 
 RETRY_SECONDS = 30.0
-"""How long the server waits, if no update comes, until it tries again after a failure. Otherwise it
-then frees the memory that it keeps for the next change."""
+"""How long the server waits for a change. Then it tries again if the last attempt failed, or else
+frees the memory that it keeps for the next change."""
 
 _MOST_LOGGED = 10
 
@@ -86,7 +86,7 @@ def _with_some(
 
 
 def load_threads() -> int:
-    """Return how many threads compute next to live requests, which have the other cores."""
+    """Return how many threads a load or a change computes with. Requests have the other cores."""
     return max(1, available_cores() // CORES_PER_THREAD)
 
 
@@ -131,7 +131,9 @@ class Fresh:
                     await self._changed.wait()
             except TimeoutError:
                 if not self.fault:
-                    daemon_thread("grace-free", free_kept).start()
+                    if kept_bytes():
+                        with suppress(RuntimeError):  # there is no thread: it is freed later
+                            daemon_thread("grace-free", free_kept).start()
                     continue
             self._changed.clear()
             next_turn = loop.time() + self._min_seconds
@@ -139,7 +141,10 @@ class Fresh:
             await asyncio.sleep(next_turn - loop.time())
 
     async def until_visible(self, sequence: int, despite_faults: bool = False) -> None:
-        """Wait until an update's changes are served, or an attempt to do so has failed."""
+        """Wait until an update's changes are served, or an attempt to do so has failed.
+
+        With `despite_faults`, a failed attempt does not end the wait.
+        """
         async with self._served:
             await self._served.wait_for(
                 lambda: (

@@ -123,6 +123,7 @@ class Loader:
             require_match(model.spec, snapshot, model.folder)
         elif checkpoint_id(checkpoint) != model.checkpoint:
             require_match(load_spec(checkpoint / MODEL_YAML), snapshot, checkpoint)
+            free_kept()
             require_memory_of_weights(checkpoint, self.device)
             config = replace(self.config, checkpoint=checkpoint)
             model = load_model(config, snapshot, self.device)
@@ -142,8 +143,10 @@ class Loader:
         if shown.sequence < updates.facts.rebased:
             version = snapshot.facts.version
             snapshot, shown = unchanged(self._version(version) if shown.changes else snapshot)
-        snapshot, shown = with_changes(snapshot, shown, updates, self.device)
-        free_kept()  # what no array of this size needs
+        try:
+            snapshot, shown = with_changes(snapshot, shown, updates, self.device)
+        finally:
+            free_kept()  # what the new arrays did not use
         if snapshot is served.snapshot:
             return replace(served, shown=shown)
         return self._warm(changed_pair(served, snapshot, shown, self.config), all_buckets=False)

@@ -172,6 +172,7 @@ def test_mapped_memory_is_given_back() -> None:
 
 
 def test_memory_is_used_again_by_arrays_of_about_its_size_until_the_rest_is_freed() -> None:
+    free_kept()
     size, before = 64 << 20, resident_bytes()
     memory = reused_memory(size)
     view, address = memory[5:].view(), memory.ctypes.data
