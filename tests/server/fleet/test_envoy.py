@@ -294,7 +294,7 @@ def test_servers_with_the_same_updates_give_the_same_answers_however_they_came(
             {"remove": [x for x in rows if not rows[x]]},
         ]
         with Updater(fleet.second.server) as updater:
-            for part in (3, 1, 2):
+            for part in (1, 2, 3):
                 updater.apply(3, full=True, part=part, parts=3, **parts[part - 1])
         check()
         send(put=new[5:6], remove=[ads[1], NOWHERE[4]])
