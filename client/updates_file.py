@@ -128,6 +128,7 @@ class UpdatesFollower(Follower):
         self._threads = ThreadPoolExecutor(TOGETHER)
         self._fault = ""  # of a line, after which only a FULL update is sent
         self._unsure = 0  # updates up to this one may be in force without a reply that said so
+        self._open: _Update | None = None  # a part, after which others must come
         self._incomplete = 0  # the update whose parts were sent again
         self._failed_looks = 0  # at the file, in a row
 
@@ -178,6 +179,7 @@ class UpdatesFollower(Follower):
     def _take(self, lines: list[Line]) -> None:
         if lines[0].number == 1:
             self._go_on()  # another file
+            self._open = None
         before = self.sequence
         updates: deque[_Update] = deque()
         for line in lines:
@@ -196,6 +198,9 @@ class UpdatesFollower(Follower):
         """Send the updates until all are in force or one has a fault, and empty the queue."""
         while updates:
             first = updates[0]
+            if self._open and (first.sequence, first.full) != (self._open.sequence, True):
+                part = f"part {self._open.request.part + 1} of update {self._open.sequence}"
+                self._stop(self._open.line, f"{part} is missing after it")
             in_force = 0 < first.sequence <= min(self.sequence, self._unsure)
             if in_force and first.full:
                 self._go_on()
@@ -228,9 +233,11 @@ class UpdatesFollower(Follower):
                 fault = f"line {update.line}: put[{each.place}]: ad {each.ad_id}: {each.fault}"
                 self._show(one_line(f"{self._path}: {fault}"), True)
             if update.request.parts and reply.sequence < update.sequence:
+                self._open = update
                 if update.request.part == update.request.parts:
                     self._not_complete(update)
                 continue  # other parts will come
+            self._open = None
             self.sequence = max(self.sequence, update.sequence)
             if update.full:
                 self._go_on()
@@ -248,6 +255,7 @@ class UpdatesFollower(Follower):
         self._stop(update.line, f"{fault}; write them in order, from 1")
 
     def _stop(self, line: int, fault: str) -> None:
+        self._open = None
         if not self._fault:
             self._fault = one_line(f"line {line}: {fault.rstrip('.')}; {_REMEDY}")
             self._show(f"{self._path}: {self._fault}", True)

@@ -180,7 +180,7 @@ class _Columns:
         table, source, expected = self.table, self.source, self.expected
         present = table.schema.names
         for ours, their in source.columns.items():
-            if their not in present and their not in self.elsewhere:
+            if their not in present and their not in self.elsewhere | self.left_out:
                 raise missing(table, their, f", named by ads.columns.{ours},")
         names = {name: source.theirs(name) for name in expected.known}
         theirs = {name: their for name, their in names.items() if their in present}

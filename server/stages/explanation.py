@@ -60,7 +60,10 @@ def explain_ad(
         if ordinal < 0:
             reply.outcome = Outcome.OUTCOME_NOT_IN_CATALOGUE
             fault = f"snapshot {reply.snapshot_version} does not have ad {ad_id}"
-            reply.text = f"{fault}: publish a build whose table has it and that does not reject it"
+            remedy = "publish a build whose table has it and that does not reject it"
+            if ad_id in batch.pair.shown.removed:
+                remedy = "an update has removed it; to serve it again, put it"
+            reply.text = f"{fault}: {remedy}"
             return reply
         explained = _Explained(ordinal, levels, prepared, reply)
         steps = explained.search(stages, require_wanted)

@@ -104,6 +104,9 @@ def test_ads_of_tables_are_served_once_the_command_returns_and_are_removed_again
     removed = ("--remove", str(NEW), "--remove", str(first), "--remove", str(NEW))
     said = printed("admin", "put", *removed, *to)
     assert said.startswith("0 ads put, 2 removed: served after ")
+    with AdminClient(operated.admin) as client:
+        explained = client.explain(ExplainRequest(ad_id=first, request=RetrieveRequest()), 30.0)
+    assert explained.text.endswith("an update has removed it; to serve it again, put it")
     assert catalogue.shown == {*catalogue.own, *range(NEW + 1, NEW + 7)} - {first}
 
 
@@ -194,8 +197,9 @@ def test_a_file_of_updates_may_put_and_remove_ads_and_have_a_full_in_parts(
         append(2, remove=[str(NEW + 1)], wait_visible=True)
         follower.wait_done(f"update {last + 2} is in force")
         assert catalogue.shown == {*catalogue.own, NEW} - {second}
-        append(3, kind="KIND_FULL", part=2, parts=2)
-        follower.wait_fault(3, "line 3: the server has not got all parts of the update")
+        append(3, kind="KIND_FULL", part=1, parts=2)
+        append(3, remove=[second])
+        follower.wait_fault(2, f"line 3: part 2 of update {last + 3} is missing after it")
         for part in (1, 2, 3):
             row = {"ad_id": NEW + 10 + part, "sid": sid}
             append(3, kind="KIND_FULL", part=part, parts=3, put=[row], wait_visible=True)
@@ -204,7 +208,9 @@ def test_a_file_of_updates_may_put_and_remove_ads_and_have_a_full_in_parts(
                 assert status(operated).updates.sequence == last + 2
         follower.wait_done(f"update {last + 3} is in force")
         assert catalogue.shown == {*catalogue.own, *range(NEW + 11, NEW + 14)}
-        assert len(follower.faults) == 3  # that of line 1 twice: the file was read again
+        append(4, kind="KIND_FULL", part=2, parts=2)
+        follower.wait_fault(4, "line 8: the server has not got all parts of the update")
+        assert "line 1: put[2]" in follower.faults[2]  # the file was read again
 
 
 @pytest.fixture
