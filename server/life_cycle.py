@@ -207,8 +207,8 @@ class Server:
             fields = {"refused": "stops, weights and rollbacks", "remedy": "set state_dir"}
             LOG.warning("no_state_dir", extra=fields)
         else:
-            needs_full = updates.facts.awaits_full
             await updates.until_complete()
+            needs_full = self._config.updates.require_full
             await self._fresh.until_visible(updates.facts.sequence, despite_faults=needs_full)
 
     async def _goes_on_until(self, work: Awaitable[object]) -> bool:
