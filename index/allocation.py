@@ -87,7 +87,7 @@ class _GentlyFreed(mmap.mmap):
             sleep(_FREE_PAUSE_SECONDS)
 
 
-_GROWS = 16  # a block is larger by one part of so many, and still fits an array that grows a little
+_GROWS = 16  # a block is a sixteenth larger, so that it still fits an array that has grown a little
 _TAKING = threading.Lock()
 _KEPT: list[_GentlyFreed] = []  # any thread may append, at any time
 atexit.register(_KEPT.clear)  # as long as `_GentlyFreed` finds its names
