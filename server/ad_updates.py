@@ -80,28 +80,19 @@ class AdUpdates:
     """The state of updates, its log, and the snapshots that show it.
 
     Any thread may call `submit` and `attach`.
-
-    settle      the updates' thread calls it to wait until all batches that post works on are
-                answered
-    count       called with a result and the number of updates that ended with it
-    died        called if a fault ends the thread
-    served      returns the served snapshot, for which puts are read; None before there is one
-    count_puts  called with a result and a number of puts
-    changed     called after updates that put or remove ads
-    complete  a future that is done once the server need not wait for a FULL update
-    sent      a future that is done once the server need not wait for its sender
     """
 
     def __init__(
         self,
         state_dir: Path,
         config: UpdatesConfig,
-        settle: Callable[[], None],
-        count: Callable[[UpdateResult, int], None],
-        died: Callable[[], None],
+        settle: Callable[[], None],  # waits until all batches that post works on are answered
+        count: Callable[[UpdateResult, int], None],  # gets how many updates had a result
+        died: Callable[[], None],  # called if a fault ends the thread
+        # returns the served snapshot, for which puts are read; None before there is one
         served: Callable[[], Snapshot | None] = lambda: None,
         count_puts: Callable[[PutResult, int], None] = lambda _, __: None,
-        changed: Callable[[], object] = lambda: None,
+        changed: Callable[[], object] = lambda: None,  # called after updates that put or remove ads
     ) -> None:
         """Read the log.
 
@@ -120,6 +111,7 @@ class AdUpdates:
         self._publishing = threading.Lock()  # guards the state, and the set of attached snapshots
         self._attached: weakref.WeakSet[LiveAds] = weakref.WeakSet()
         self._awaits_full = config.require_full and self._state.sequence == 0
+        # Done once the server need not wait for a FULL update, and for the sender of updates.
         self.complete: Future[None] = Future()
         self.sent: Future[None] = Future()
         if not config.await_sender:

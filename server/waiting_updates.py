@@ -21,36 +21,27 @@ MOST_PART_BYTES = MOST_ROW_BYTES + 4 * MOST_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """The reply to an update.
+    """The reply to an update."""
 
-    sequence  number of the last update in force
-    applied   whether this update changed the state; False: its number was in force before, or
-              parts of it are missing
-    refused   its puts that are not in force
-    """
-
-    sequence: int
+    sequence: int  # of the last update in force
+    # whether this update changed the state: not if its number was in force before, or if parts of
+    # it are missing
     applied: bool
     update: AdUpdate | None = field(default=None, compare=False)
-    refused: tuple[RefusedPut, ...] = ()
+    refused: tuple[RefusedPut, ...] = ()  # its puts that are not in force
 
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """An update whose caller waits.
-
-    message  its bytes
-    kept     what the log gets: its bytes without the puts that are refused
-    update   None until the message is read
-    parts    all parts of its update, in order, once they are there; often only itself
-    """
+    """An update whose caller waits."""
 
     message: bytes
     arrived: float
     done: "Future[Updated]" = field(default_factory=Future)
-    update: AdUpdate | None = None
-    kept: bytes = b""
+    update: AdUpdate | None = None  # None until the message is read
+    kept: bytes = b""  # what the log gets: the message without the puts that are refused
     refused: tuple[RefusedPut, ...] = ()
+    # all parts of its update, in order, once they are there; often only itself
     parts: "tuple[Waiting, ...]" = ()
 
     @property

@@ -116,18 +116,15 @@ def require_memory(
         raise SnapshotError(MANIFEST, f"{fault}; publish a smaller version, {less}or {_MORE}")
 
 
-def require_memory_of_changes(snapshot: Snapshot, rows: int, device: torch.device) -> None:
-    """Raise ConfigError if another snapshot of this size does not fit in addition to this one.
-
-    rows  the bytes of the rows that it gets
-    """
-    needed = bytes_of(snapshot) + rows * _ROW_BYTES + MARGIN_BYTES
+def require_memory_of_changes(snapshot: Snapshot, row_bytes: int, device: torch.device) -> None:
+    """Raise ConfigError if a second snapshot of this size, with the new rows, does not fit."""
+    needed = bytes_of(snapshot) + row_bytes * _ROW_BYTES + MARGIN_BYTES
     if needed > _host_room().bytes:
         free_kept()
     fault = _shortage("memory", needed, _host_room())
     if device.type == "cuda" and not fault:
         trie, parts = snapshot.trie, (snapshot.rules, snapshot.matchers, snapshot.exact)
-        needed = bytes_of((trie, *parts)) + len(trie.csr_tokens) * _ID_BYTES + rows
+        needed = bytes_of((trie, *parts)) + len(trie.csr_tokens) * _ID_BYTES + row_bytes
         fault = _shortage(f"memory of {device}", needed, _device_room(device, needed))
     if fault:
         remedy = "publish a snapshot with fewer ads, or give the server more memory"
@@ -221,15 +218,11 @@ def _device_room(device: torch.device, needed: int) -> Room:
 
 @dataclass(frozen=True, slots=True)
 class EligibilityFacts:
-    """The cost of mode `exact`; all 0 in other modes.
+    """The cost of mode `exact`; all 0 in other modes."""
 
-    eligibility_list_bytes  of the lists that masks are made from
-    eligibility_mask_bytes  of the most masks of batches that are in memory at once
-    eligibility_ms          to make the masks of a full batch, whose users have no values of sets
-    """
-
-    eligibility_list_bytes: int = 0
-    eligibility_mask_bytes: int = 0
+    eligibility_list_bytes: int = 0  # of the lists that masks are made from
+    eligibility_mask_bytes: int = 0  # of the most masks of batches that are in memory at once
+    # to make the masks of a full batch, whose users have no values of sets
     eligibility_ms: float = 0.0
 
 

@@ -69,16 +69,13 @@ class ServingModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shown:
-    """The changes of ads that a snapshot has in addition to those of its version.
+    """The changes of ads that a snapshot has in addition to those of its version."""
 
-    sequence  the number of the last update whose changes it has
-    put       ids of ads that it has from puts, and `removed` those that it lacks: ascending
-    refused   kept puts that it cannot take: their faults, by ad id
-    """
-
-    sequence: int
+    sequence: int  # of the last update whose changes it has
+    # ids of ads that it has from puts, and of those that it lacks: ascending
     put: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     removed: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    # kept puts that it cannot take: their faults, by ad id
     refused: Mapping[int, str] = field(default_factory=dict)
 
     @property

@@ -13,25 +13,17 @@ from grace.server.threads import DaemonThread
 
 
 class Current:
-    """What CURRENT names. It belongs to the event loop, and never blocks it.
-
-    seen   the result of the last look that succeeded
-    fault  why the latest look failed; empty if it succeeded
-    """
+    """What CURRENT names. It belongs to the event loop, and never blocks it."""
 
     def __init__(
         self,
         snapshots: Path,
-        word: Callable[[GraceError | OSError], str],
-        failed: Callable[[str], object],
+        word: Callable[[GraceError | OSError], str],  # words an error in one line
+        failed: Callable[[str], object],  # called with each new fault
         read: Callable[[Path], Published] = published,
     ) -> None:
-        """
-        word    words an error in one line
-        failed  called with each new fault
-        """
-        self.seen: Published | None = None
-        self.fault = ""
+        self.seen: Published | None = None  # the result of the last look that succeeded
+        self.fault = ""  # why the latest look failed; empty if it succeeded
         self._snapshots = snapshots
         self._word = word
         self._failed = failed

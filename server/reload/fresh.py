@@ -100,19 +100,15 @@ def lowest_watermark(snapshots: Path) -> int:
 
 
 class Fresh:
-    """Asks for the next snapshot when changes wait. It belongs to the event loop.
-
-    fault  why changes could not be served, with a remedy; empty if all is well
-    """
+    """Asks for the next snapshot when changes wait. It belongs to the event loop."""
 
     def __init__(
-        self, serve: Callable[[], Awaitable[str]], state: ServerState, min_seconds: float
+        self,
+        serve: Callable[[], Awaitable[str]],  # returns why it could not serve the changes, or ""
+        state: ServerState,
+        min_seconds: float,  # the shortest time between the begins of two calls of `serve`
     ) -> None:
-        """
-        serve        serves the changes that wait, and returns why it could not, or nothing
-        min_seconds  the shortest time between the begins of two calls of `serve`
-        """
-        self.fault = ""
+        self.fault = ""  # why changes could not be served, with a remedy; empty if all is well
         self._serve, self._state, self._min_seconds = serve, state, min_seconds
         self._changed = asyncio.Event()
         self._tried = 0  # the last update whose changes the last call of `serve` could see

@@ -50,29 +50,21 @@ READERS = 1
 
 @dataclass(frozen=True, slots=True)
 class LoadFault:
-    """Why a load failed.
+    """Why a load failed."""
 
-    text              one line with file and remedy
-    device_is_broken  whether the load broke the GPU, so that its results cannot be trusted any more
-    """
-
-    text: str
-    device_is_broken: bool = False
+    text: str  # one line with file and remedy
+    device_is_broken: bool = False  # the load broke the GPU: its results cannot be trusted any more
 
 
 @dataclass(frozen=True, eq=False)
 class Loader:
-    """Makes the first pair, and each next one from the served one.
-
-    requests     each new pair warms up with them
-    updates      of ads; None without a `state_dir`. They are shown on each next pair that is warm,
-                 on the load's thread, before it serves
-    """
+    """Makes the first pair, and each next one from the served one."""
 
     config: ServingConfig
     device: torch.device
     stages: Stages
-    requests: tuple[Retrieval, ...]
+    requests: tuple[Retrieval, ...]  # each new pair warms up with them
+    # None without a `state_dir`. Each next pair shows them, once it is warm and before it serves
     updates: AdUpdates | None
 
     def load_first(self, version: int | None, observe: Observe) -> ServingPair:

@@ -102,13 +102,10 @@ class StoredPin:
     """The pin in force, and its file. Belongs to the event loop."""
 
     def __init__(self, folder: Path | None, note: Callable[[bool], None]) -> None:
-        """Read the pin; a damaged one is a ConfigError. Without a folder there is none.
-
-        note  called with each report: whether there is a pin
-        """
+        """Read the pin; a damaged one is a ConfigError. Without a folder there is none."""
         self.file = None if folder is None else PinFile(folder)
         self.pin = None if self.file is None else self.file.read()
-        self._note = note
+        self._note = note  # called with each report: whether there is a pin
         self._writes = DaemonThread("grace-pin")
 
     def write(self, pin: Pin | None) -> asyncio.Future[None]:

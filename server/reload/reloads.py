@@ -52,14 +52,11 @@ class Reloads:
     def __init__(
         self, loader: Loader, state: ServerState, metrics: Metrics, broken: Callable[[], None]
     ) -> None:
-        """Read the pin. Raise ConfigError if its file is damaged.
-
-        broken  called if a load has broken the GPU
-        """
+        """Read the pin. Raise ConfigError if its file is damaged."""
         self._config = config = loader.config
         self._state = state
         self._metrics = metrics
-        self._broken = broken
+        self._broken = broken  # called if a load has broken the GPU
         self._loader = loader
         self._loads = DaemonThread("grace-load")
         self._stored_pin = StoredPin(config.state_dir, metrics.pinned.set)

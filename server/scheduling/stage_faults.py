@@ -65,12 +65,10 @@ class StageWatch:
     """Counts for how many beats each stage has worked on its batch.
 
     The thread of a stage calls `begin` and `end`; one thread calls `beat`.
-
-    most  the number of beats that a stage may work on one batch
     """
 
     def __init__(self, most: float) -> None:
-        self._most = most
+        self._most = most  # how many beats a stage may work on one batch
         self._work: dict[StageName, _Work] = {name: _Work(()) for name in STAGE_NAMES}
 
     def begin(self, stage: StageName, requests: Sequence[PendingRequest]) -> None:
