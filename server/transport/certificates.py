@@ -7,7 +7,6 @@ Open connections keep theirs. gRPC itself sets the rest: TLS 1.2 or 1.3, its cip
 import asyncio
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -21,17 +20,11 @@ from grace.server.observe.logs import LOG
 
 LOOK_SECONDS = 1.0
 
+Certificate: TypeAlias = grpc.ServerCertificateConfiguration
+"""A certificate with its chain and key, and the CAs of clients, as gRPC takes them."""
+
 _State: TypeAlias = tuple[int, int, int] | None
 """Time of change, size and inode; None if there is no such file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Certificate:
-    """A certificate with its chain and key, and the CAs of clients, in PEM."""
-
-    key: bytes = field(repr=False)
-    chain: bytes
-    client_ca: bytes | None
 
 
 class CertificateFiles:
@@ -50,6 +43,7 @@ class CertificateFiles:
         self._section, self._config, self._report = section, config, report
         given = (config.certificate, config.key, config.client_ca)
         self.paths = tuple(path for path in given if path is not None)
+        self.asks_clients = config.client_ca is not None  # for a certificate
         self._lock = threading.Lock()
         self._seen = self._states()
         self._certificate = read_certificate(section, config)
@@ -88,24 +82,19 @@ def _state(path: Path) -> _State:
 def server_credentials(files: CertificateFiles) -> grpc.ServerCredentials:
     served = files.look()
 
-    def changed() -> grpc.ServerCertificateConfiguration | None:
+    def changed() -> Certificate | None:
         nonlocal served
         latest = files.look()
         if latest is served:
             return None
         served = latest
-        return _configuration(latest)
+        return latest
 
     return grpc.dynamic_ssl_server_credentials(
-        _configuration(served),
+        served,
         changed,  # type: ignore[arg-type]  # gRPC accepts None, too
-        require_client_authentication=served.client_ca is not None,
+        require_client_authentication=files.asks_clients,
     )
-
-
-def _configuration(certificate: Certificate) -> grpc.ServerCertificateConfiguration:
-    pair = (certificate.key, certificate.chain)
-    return grpc.ssl_server_certificate_configuration([pair], certificate.client_ca)
 
 
 def read_certificate(section: str, config: TlsConfig) -> Certificate:
@@ -116,7 +105,7 @@ def read_certificate(section: str, config: TlsConfig) -> Certificate:
     client_ca = None
     if config.client_ca is not None:
         client_ca = read_certificates(f"{section}.client_ca", config.client_ca)
-    return Certificate(key, chain, client_ca)
+    return grpc.ssl_server_certificate_configuration([(key, chain)], client_ca)
 
 
 class WatchedCredentials:
