@@ -1,5 +1,3 @@
-"""`grace import-sids`: from published Semantic IDs to a table of SIDs."""
-
 import json
 from dataclasses import asdict
 

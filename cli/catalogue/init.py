@@ -1,5 +1,3 @@
-"""`grace init`: propose a data folder for an ads table."""
-
 import json
 import shlex
 from dataclasses import asdict

@@ -1,5 +1,3 @@
-"""`grace inspect`: print what a snapshot holds."""
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""`grace publish`: make a version of a snapshot root the current one."""
-
 import json
 from pathlib import Path
 from typing import Annotated

@@ -1,5 +1,3 @@
-"""`grace sids`: Semantic IDs from embeddings."""
-
 import json
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,5 +1,3 @@
-"""`grace synth`: a synthetic catalogue of ads, and users to retrieve them for."""
-
 import json
 import time
 from dataclasses import asdict

@@ -1,5 +1,3 @@
-"""`grace verify`: check that a snapshot is whole, and print what it holds."""
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""`grace evaluate`: measure a checkpoint on a log of interactions."""
-
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING

@@ -1,5 +1,3 @@
-"""`grace import-t5`: from a Hugging Face T5 folder to a checkpoint."""
-
 import json
 from pathlib import Path
 from typing import Annotated

@@ -1,5 +1,3 @@
-"""`grace init-model`: a checkpoint of random weights, of any shape."""
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""`grace train`: train a model on a log of interactions."""
-
 import json
 import sys
 from pathlib import Path

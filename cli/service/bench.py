@@ -1,5 +1,3 @@
-"""`grace bench`: the paper's tables, measured on this machine."""
-
 import os
 import sys
 from importlib import import_module

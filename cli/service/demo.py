@@ -1,5 +1,3 @@
-"""`grace demo`: follow one user's request through a real server, and one SID token by token."""
-
 import json
 import os
 import shlex

@@ -1,5 +1,3 @@
-"""`grace doctor`: check what this machine has, and report what is broken."""
-
 import json
 import os
 import platform

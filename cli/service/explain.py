@@ -1,5 +1,3 @@
-"""`grace explain`: ask a running server why an ad is, or is not, in the reply to a request."""
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""`grace serve`: run the online service."""
-
 import os
 import signal
 from dataclasses import replace
