@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from statistics import median_low
 from time import perf_counter
+from typing import NamedTuple
 
 from grace.server.messages import PendingRequest, Span
 
@@ -25,8 +26,7 @@ MIN_PATIENCE, MAX_PATIENCE = 1.0, 10.0
 twice the prediction, so that a slow engine has time to confirm it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(NamedTuple):
     """The seconds that a batch spends before generate, in generate, and after it."""
 
     before: float = 0.0
@@ -55,7 +55,7 @@ class Backlog:
     def then(self, batch: Prediction, batches: int = 1) -> "Backlog":
         """Add one batch or more of a kind to the end. A stage has one batch at a time, so all but
         one of them take only as long as the slowest stage that they go through."""
-        before, generate, after = batch.before, batch.generate, batch.after
+        before, generate, after = batch
         others, slower = batches - 1, max(before, generate)
         return Backlog(
             before=self.before + batches * before,
@@ -75,7 +75,7 @@ class _Observed:
     """One kind of batch. `at` is when the last one was observed."""
 
     recent: deque[Prediction] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
-    prediction: Prediction = Prediction()
+    prediction: Prediction = field(default_factory=Prediction)
     at: float = 0.0
 
 
@@ -92,11 +92,7 @@ class Predictions:
         before = seconds["input"] + seconds["features"]
         observed = self._observed[profile, bucket]
         observed.recent.append(Prediction(before, seconds["generate"], seconds["post"]))
-        observed.prediction = Prediction(
-            median_low(each.before for each in observed.recent),
-            median_low(each.generate for each in observed.recent),
-            median_low(each.after for each in observed.recent),
-        )
+        observed.prediction = Prediction(*map(median_low, zip(*observed.recent, strict=True)))
         observed.at = self._clock()
 
     def predict(self, profile: str, bucket: int) -> Prediction:
