@@ -82,24 +82,19 @@ class EndlessStreams:
     def __init__(self, most: int) -> None:
         self._most = most
         self._share = max(LEAST_SHARE, most // CONNECTIONS_TO_FILL)
-        self._open = 0
-        self._of_connection: Counter[str] = Counter()
+        self._open: Counter[str] = Counter()  # by connection
 
     async def admit(self, context: StreamContext) -> None:
         """Count a stream as open until its task ends, or refuse it. Call this in its task."""
         connection, task = context.peer(), asyncio.current_task()
         assert task is not None
-        if self._open >= self._most or self._of_connection[connection] >= self._share:
+        if self._open.total() >= self._most or self._open[connection] >= self._share:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, REFUSAL)
-        self._open += 1
-        self._of_connection[connection] += 1
+        self._open[connection] += 1
         task.add_done_callback(lambda _: self._ended(connection))
 
     def _ended(self, connection: str) -> None:
-        self._open -= 1
-        self._of_connection[connection] -= 1
-        if not self._of_connection[connection]:
-            del self._of_connection[connection]
+        self._open -= Counter((connection,))  # which drops connections without streams
 
 
 class UnsentRequests:
