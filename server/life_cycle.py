@@ -288,7 +288,7 @@ class Server:
         if self._timeline_path is None:
             return
         try:
-            self._state.timeline.write(self._timeline_path)
+            self._timeline_path.write_text(self._state.timeline.trace(), encoding="utf-8")
         except OSError as error:
             fields = {"path": str(self._timeline_path), "fault": error.strerror}
             LOG.error("timeline_lost", extra=fields)

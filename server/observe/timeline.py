@@ -10,7 +10,6 @@ import json
 import threading
 from collections import deque
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from grace.server.messages import STAGE_NAMES, RequestBatch, Span, StageName
@@ -46,9 +45,6 @@ class Timeline:
             facts |= {"batch": self.batches, "profile": batch.profile_name}
             self._entries.append((spans, host, facts))
             self.batches += 1
-
-    def write(self, path: Path) -> None:
-        path.write_text(self.trace(), encoding="utf-8")
 
     def trace(self, latest: int = FILED) -> str:
         """Return the trace of the latest batches that it keeps."""

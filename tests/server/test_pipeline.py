@@ -3,7 +3,6 @@
 import json
 import math
 import time
-from pathlib import Path
 
 import pytest
 
@@ -164,7 +163,7 @@ def test_a_request_starts_at_once_if_the_held_one_was_cancelled_and_generate_end
     recorder.wait_for(later)
 
 
-def test_the_timeline_has_a_slice_for_each_span_of_the_latest_batches(tmp_path: Path) -> None:
+def test_the_timeline_has_a_slice_for_each_span_of_the_latest_batches() -> None:
     timeline = Timeline(max_batches=2)
     for batch, begin in (
         (request_batch(request_of()), 900.0),
@@ -173,8 +172,7 @@ def test_the_timeline_has_a_slice_for_each_span_of_the_latest_batches(tmp_path: 
     ):
         host = HostWork("generate", begin, begin + 0.5, 0.125)
         timeline.add(batch, spans_of(0.25, 0.5, 0.125, begin=begin), [host])
-    timeline.write(tmp_path / "trace.json")
-    trace = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))
+    trace = json.loads(timeline.trace())
     assert trace["otherData"] == {"batches": 3, "left_out": 1}
     tracks = {
         event["tid"]: event["args"]["name"]
