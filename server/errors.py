@@ -10,7 +10,7 @@ from functools import partial
 
 from grpc import StatusCode
 
-from grace.configs.errors import RequestError
+from grace.configs.errors import RequestError, one_line
 from grace.native.wire import words_of
 
 STATUS_OF: Mapping[str, StatusCode] = {
@@ -44,7 +44,7 @@ STATUS_OF: Mapping[str, StatusCode] = {
 SHED_REASONS = frozenset({"queue_full", "displaced", "overloaded"})
 """Reasons to refuse a valid request for lack of room in the queue."""
 
-FIELD_CHARACTERS = 128
+FIELD_CHARACTERS = 128  # of a path, which holds the caller's names: the fault needs room, too
 
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.001, 10.0
 """Bounds of the advice when to try again: a prediction may be missing, or far off."""
@@ -98,7 +98,7 @@ def malformed(message: str) -> ServiceError:
 
 def invalid_field(field: str, fault: str, logged: str | None = None) -> ServiceError:
     """`logged` is the field's path without names that the caller chose."""
-    text = f"{_bounded(field)}: {fault}"
+    text = f"{one_line(field, FIELD_CHARACTERS)}: {fault}"
     return ServiceError("invalid_field", text, field if logged is None else logged)
 
 
@@ -141,11 +141,3 @@ def unmeetable(left: float, needed: float) -> ServiceError:
 def internal(reason: str = "internal") -> ServiceError:
     """Return a failure of the server. The log has its cause, with the request's id."""
     return ServiceError(reason, "internal error; the server's log has it under the request's id")
-
-
-def _bounded(field: str) -> str:
-    """Cut the middle of a path: it holds the caller's names, and must leave room for the fault."""
-    if len(field) <= FIELD_CHARACTERS:
-        return field
-    half = FIELD_CHARACTERS // 2
-    return f"{field[:half]}...{field[-half:]}"
