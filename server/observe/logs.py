@@ -128,7 +128,7 @@ class LineWriter(logging.Handler):
                 self._hurry = False
                 if self._lost:
                     self._records.append(
-                        _own_line(logging.WARNING, "log_lines_lost", lines=self._lost)
+                        own_line(logging.WARNING, "log_lines_lost", lines=self._lost)
                     )
                     self._accepted, self._lost = self._accepted + 1, 0
                 records, self._records = self._records, []
@@ -146,11 +146,11 @@ class LineWriter(logging.Handler):
         except Exception as error:  # noqa: BLE001, whatever a field raises as it becomes text
             where = f"{Path(record.pathname).name}:{record.lineno}"
             fields = {"where": where, "error": type(error).__name__}
-            return self.format(_own_line(logging.ERROR, "log_line_broke", **fields))
+            return self.format(own_line(logging.ERROR, "log_line_broke", **fields))
 
 
-def _own_line(level: int, event: str, **fields: object) -> logging.LogRecord:
-    """Return a line of the log about other lines."""
+def own_line(level: int, event: str, **fields: object) -> logging.LogRecord:
+    """Return a line of the log about the log itself."""
     record = logging.LogRecord(LOGGER, level, "", 0, event, None, None)
     record.__dict__.update(fields)
     return record

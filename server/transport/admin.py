@@ -21,7 +21,7 @@ from grace.proto import retrieval_pb2 as wire
 from grace.server.ad_updates import AdUpdates
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import FIELD_CHARACTERS, ServiceError, internal, invalid_field, malformed
-from grace.server.observe.logs import LOG, set_log_level
+from grace.server.observe.logs import LOG, own_line, set_log_level
 from grace.server.reload.fresh import Fresh
 from grace.server.reload.reloads import Reloads
 from grace.server.server_state import ServerState
@@ -74,12 +74,8 @@ class Admin:
             fault = f"{shown!r} is not a level; give one of {', '.join(_LOG_LEVELS)}"
             raise invalid_field("level", fault)
         previous = set_log_level(cast("LogLevel", level))
-        fields = {"level_now": level, "level_before": previous}
         # `LOG.info` would hide the change to a level above it.
-        made = LOG.makeRecord(
-            LOG.name, logging.INFO, __file__, 0, "log_level", (), None, extra=fields
-        )
-        LOG.handle(made)
+        LOG.handle(own_line(logging.INFO, "log_level", level_now=level, level_before=previous))
         return wire.SetLogLevelResponse(previous=previous)
 
     async def _load(self, request: wire.LoadRequest) -> wire.LoadResponse:
