@@ -6,7 +6,7 @@ from enum import IntEnum
 from grace.index.snapshot import Snapshot
 from grace.proto.retrieval_pb2 import GetStatusResponse
 from grace.server.ad_updates import AdUpdates
-from grace.server.engine.serving_pair import ServingPair
+from grace.server.engine.serving_pair import ServingPair, Shown
 from grace.server.errors import draining, not_ready
 from grace.server.messages import Priority
 from grace.server.observe.loop_lag import LoopLag
@@ -79,13 +79,9 @@ class ServerState:
         return self.updates.facts.visible(self.pair.shown.sequence)
 
     @property
-    def ads_put(self) -> int:
-        return 0 if self.pair is None else len(self.pair.shown.put)
-
-    @property
-    def puts_unusable(self) -> int:
-        """Kept puts that the served snapshot cannot take."""
-        return 0 if self.pair is None else len(self.pair.shown.refused)
+    def shown(self) -> Shown:
+        """The changes of ads that the served snapshot has."""
+        return Shown(0) if self.pair is None else self.pair.shown
 
     @property
     def snapshot(self) -> Snapshot | None:

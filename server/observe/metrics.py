@@ -42,10 +42,7 @@ _Label = TypeVar("_Label", bound=str)
 
 
 class Metrics:
-    """All metrics, on their own registry. Any thread may record: it is fast.
-
-    unread, loads, shed, pinned, apply_seconds, apply_failures  recorded by others
-    """
+    """All metrics, on their own registry. Any thread may record: it is fast."""
 
     def __init__(self, state: ServerState, device: torch.device) -> None:
         self.registry = CollectorRegistry()
@@ -183,9 +180,9 @@ class Metrics:
         means = "Sequence number of the last update whose puts and removals are served."
         read("grace_update_visible_seq", means, lambda: state.visible_sequence)
         means = "Ads of the served snapshot that come from puts."
-        read("grace_ads_put", means, lambda: state.ads_put)
+        read("grace_ads_put", means, lambda: len(state.shown.put))
         means = "Kept puts that the served snapshot cannot take."
-        read("grace_puts_unusable", means, lambda: state.puts_unusable)
+        read("grace_puts_unusable", means, lambda: len(state.shown.refused))
         means = "Ads of the served snapshot that are stopped."
         read("grace_stopped_ads", means, lambda: state.ads_stopped)
         means = "Calls whose replies have not been sent completely."
