@@ -9,9 +9,6 @@ While generate works on a batch, the next one forms as soon as it is full, or ju
 prepared when generate is free. So generate hardly waits for the stages before it while there is
 work, and a lone request starts at once. Every request that was taken ends exactly once: the
 pipeline reports its outcome, or `cancel` took it back while it waited.
-
-The stages are pure functions. On a GPU each has its own stream (`streams.py`), so that they
-overlap; only post, which works on the host, waits for the device.
 """
 
 import threading
