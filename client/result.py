@@ -48,25 +48,17 @@ class Sids:
         return len(self.scores)
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Ads(Sequence[Ad]):
     """The ads of a result, best first: a sequence that makes each `Ad` when you read it.
 
     NumPy users read `ad_ids` and `scores`.
     """
 
-    __slots__ = ("_ids", "_sids", "ad_ids", "scores")
-
-    def __init__(
-        self,
-        ad_ids: npt.NDArray[np.int64],
-        scores: npt.NDArray[np.float32],
-        sids: Sids | None,
-        ids: "DataIds | None" = None,
-    ) -> None:
-        self.ad_ids = ad_ids
-        self.scores = scores
-        self._sids = sids
-        self._ids = ids
+    ad_ids: npt.NDArray[np.int64]
+    scores: npt.NDArray[np.float32]
+    _sids: Sids | None
+    _ids: "DataIds | None"
 
     def __len__(self) -> int:
         return len(self.ad_ids)
