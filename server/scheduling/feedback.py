@@ -122,11 +122,8 @@ class Pressure:
     a batch has left, as in CoDel, because only a queue that stays is an overload, not a burst that
     the engine works off. It also counts when the last waiting request leaves without a batch. While
     the server sheds, it refuses requests that would wait longer than the target. So the queue stays
-    near its target under any load, which keeps the engine busy.
-
-    interval  seconds for which the queue must be too long; shedding ends after an interval in which
-              no request was shed
-    rungs     the largest number of smaller profiles that any profile has
+    near its target under any load, which keeps the engine busy. Shedding ends after an interval in
+    which no request was shed.
     """
 
     DEGRADE_AT = 0.5  # the share of target and interval beyond which requests get a smaller profile
@@ -135,7 +132,8 @@ class Pressure:
     """How long every batch must empty the queue before a larger profile is tried again."""
 
     def __init__(self, interval: float, rungs: int) -> None:
-        self._interval, self._rungs = interval, rungs
+        self._interval = interval  # seconds for which the queue must be too long
+        self._rungs = rungs  # the largest number of smaller profiles that any profile has
         self._rung = 0
         self._sheds_until = -math.inf
         # Since when the queue has been so without a break; infinite if it is not.
