@@ -16,6 +16,7 @@ from grace.server.transport.certificates import CertificateFiles, server_credent
 from grace.server.transport.listener.listen_limits import ListenLimits
 from grace.server.transport.listener.slow_callers import (
     UnsentRequests,
+    WatchedMethods,
     end_after,
     freed_if_aborted,
     remember_creators,
@@ -103,7 +104,7 @@ class GrpcListener:
         assert set(methods) == set(service.methods_by_name), service.full_name
         self._shares_port = shares_port
         unsent = UnsentRequests(limits.reply_seconds, max(limits.connections, limits.calls))
-        self._health = Health((service.full_name,), limits, unsent)
+        self._health = Health(service.full_name, limits, unsent)
         self._changing = asyncio.Lock()  # gRPC crashes if a server is stopped while it starts
         remember_creators(asyncio.get_running_loop())
         self._server = grpc.aio.server(
@@ -115,15 +116,12 @@ class GrpcListener:
             )
             for name, method in methods.items()
         }
+        served = grpc.method_handlers_generic_handler(service.full_name, handlers)
         reflection: tuple[Any, ...] = ()
         if limits.reflection:
             reflection = reflection_handlers((service, HEALTH), limits)
         self._server.add_generic_rpc_handlers(
-            (
-                unsent.watched(grpc.method_handlers_generic_handler(service.full_name, handlers)),
-                self._health.handlers(),
-                *reflection,
-            )
+            (WatchedMethods(served, unsent), self._health.handlers(), *reflection)
         )
 
     async def open(

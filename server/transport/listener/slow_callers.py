@@ -112,10 +112,6 @@ class UnsentRequests:
         self._late: dict[_Task, _Creator] = {}  # and since then
         self._sweeps = False
 
-    def watched(self, methods: grpc.GenericRpcHandler) -> "WatchedMethods":
-        """Return methods whose calls it watches. `came` must deserialize their requests."""
-        return WatchedMethods(methods, self)
-
     def wait(self) -> None:
         """Wait for the request of the current task's call."""
         task = asyncio.current_task()
@@ -165,7 +161,8 @@ class UnsentRequests:
 
 
 class WatchedMethods(grpc.GenericRpcHandler):
-    """Methods of a service, whose calls wait for their requests for a limited time."""
+    """Methods of a service, whose calls wait for their requests for a limited time. The `came` of
+    `unsent` must deserialize these requests."""
 
     def __init__(self, methods: grpc.GenericRpcHandler, unsent: UnsentRequests) -> None:
         self._methods = methods

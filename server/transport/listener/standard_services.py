@@ -27,6 +27,7 @@ from grace.server.transport.listener.slow_callers import (
     EndlessStreams,
     StreamContext,
     UnsentRequests,
+    WatchedMethods,
     end_after,
     freed_if_aborted,
 )
@@ -42,18 +43,16 @@ V1 = V1ALPHA.replace("v1alpha", "v1")
 
 
 class Health:
-    """Reports NOT_SERVING for each service until `set`. Belongs to the event loop.
+    """Reports NOT_SERVING for a service until `set`. Belongs to the event loop.
 
     As many callers may watch at once as there may be connections; `Watch` refuses further ones.
     """
 
-    def __init__(
-        self, services: Sequence[str], limits: ListenLimits, unsent: UnsentRequests
-    ) -> None:
+    def __init__(self, service: str, limits: ListenLimits, unsent: UnsentRequests) -> None:
         self._watchers = EndlessStreams(limits.connections)
         self._reply_seconds = limits.reply_seconds
         self._unsent = unsent
-        self._services = (EVERYTHING, *services)
+        self._services = (EVERYTHING, service)
         self._status = HealthCheckResponse.NOT_SERVING
         self._changed = asyncio.Event()
 
@@ -66,10 +65,10 @@ class Health:
             "Watch": stream(watch, request_deserializer=self._unsent.came),
         }
         handler = grpc.method_handlers_generic_handler(HEALTH.full_name, methods)
-        return self._unsent.watched(handler)
+        return WatchedMethods(handler, self._unsent)
 
     def set(self, *, serving: bool) -> None:
-        """Change the status of every service. Watchers are notified as they read."""
+        """Change the status. Watchers are notified as they read."""
         serves, not_serves = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
         self._status = serves if serving else not_serves
         self._changed.set()
