@@ -21,17 +21,12 @@ class Scheduler:
         self._controller = controller
         self._clock = clock
         self._changed = threading.Condition()
-        self._in_flight = 0
+        self.in_flight = 0  # the requests that were submitted and have not ended
         self._abandoned = False
 
     @property
     def waiting(self) -> int:
         return len(self._controller.queue)
-
-    @property
-    def in_flight(self) -> int:
-        """The requests that were submitted and have not ended."""
-        return self._in_flight
 
     @property
     def asleep_until(self) -> float:
@@ -54,7 +49,7 @@ class Scheduler:
             if self._controller.closed:
                 raise draining()
             self._controller.admit(request, self._clock())
-            self._in_flight += 1
+            self.in_flight += 1
             # Only if needed: a wake-up costs more than the rest of this method.
             if self._controller.may_leave(request):
                 self._changed.notify()
@@ -142,7 +137,7 @@ class Scheduler:
         if request.state is RequestState.ENDED:
             return False
         request.state = RequestState.ENDED
-        self._in_flight -= 1
+        self.in_flight -= 1
         return True
 
     def _wake_if_next_may_form(self) -> None:
