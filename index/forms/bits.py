@@ -32,10 +32,7 @@ from grace.index.targeting.schema import CLOCKS, Attribute, TargetingSchema
 from grace.native.loader import array_in, declare
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
-_add_to_matcher = declare(
-    "grace_exact_add_bits", c_uint64, c_void_p, c_int64, c_int32, array_in(np.uint64, 2)
-)
-
+_add_to_matcher = declare("grace_exact_add_bits", c_uint64, c_int32, array_in(np.uint64, 2))
 _add_to_rules = declare("grace_rules_add_bits", c_void_p, c_int32, array_in(np.int32, 2), c_int32)
 _add_to_users = declare(
     "grace_users_add_bits",
@@ -108,10 +105,8 @@ class BitsComponent(Component):
                 limited |= (np.asarray(rows.table[:, word]) & mask) != mask
             yield attribute.name, limited
 
-    def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: NumberRows) -> None:
-        _add_to_matcher(
-            matcher, ids.ctypes.data, ids.strides[0] // ids.itemsize, self.schema.words, rows.table
-        )
+    def add_to_matcher(self, matcher: int, rows: NumberRows) -> None:
+        _add_to_matcher(matcher, self.schema.words, rows.table)
 
     def add_to_users(self, reader: int, values: None, hashed: bool) -> None:  # noqa: ARG002
         listed = [attribute.values for attribute in self.schema.attributes]

@@ -27,7 +27,8 @@ _open = declare(
     "grace_exact_open",
     *(c_int32, c_int64, array_in(np.int64)),
     *(c_int64, array_in(np.int64), array_in(np.int32), array_in(np.float32)),
-    *(c_int64, c_int64, array_in(np.int64), array_in(np.int32), array_out(np.uint64)),
+    *(c_int64, array_in(np.int32, 2), c_int64, array_in(np.int64), array_in(np.int32)),
+    array_out(np.uint64),
 )
 _add_entities = declare("grace_exact_add_entities", c_uint64, c_int64, array_in(np.int32))
 _close = declare("grace_exact_close", c_uint64)
@@ -133,12 +134,12 @@ class ExactMatcher:
         _open(
             *(threads, snapshot.trie.num_leaves, ads.ad_offsets),
             *(ads.num_ads, ads.ad_ids, ads.ad_rule, ads.ad_weight),
-            *(rules.num_rules, rules.num_alternatives, *rules.alternatives, handle),
+            *(rules.num_rules, rules.rows, rules.num_alternatives, *rules.alternatives, handle),
         )
         self._handle = int(handle[0])
         weakref.finalize(self, _close, self._handle).atexit = False
-        for component, ids, rows in parts_of(snapshot):
-            component.add_to_matcher(self._handle, ids, rows)
+        for part in parts_of(snapshot):
+            part.component.add_to_matcher(self._handle, part.rows)
         for entities in snapshot.entities:
             _add_entities(self._handle, len(entities), entities.of_ad)
 

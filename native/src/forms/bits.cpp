@@ -167,10 +167,8 @@ class RuleBits : public RuleForm {
 }  // namespace
 
 // table uint64 [rows, words]; it must outlive the handle.
-GRACE_API int32_t grace_exact_add_bits(uint64_t handle, const int32_t* ids, int64_t stride,
-                                       int32_t words, const uint64_t* table) {
-  return guarded(
-      [&] { add_component(handle, {ids, stride, std::make_unique<Bits>(words, table)}); });
+GRACE_API int32_t grace_exact_add_bits(uint64_t handle, int32_t words, const uint64_t* table) {
+  return guarded([&] { add_component(handle, std::make_unique<Bits>(words, table)); });
 }
 
 // A row has `words` words. Attribute a is names[a], and has values[a] of the texts, one attribute

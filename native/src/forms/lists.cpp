@@ -203,8 +203,7 @@ class RuleLists : public RuleForm {
 }  // namespace
 
 // The arrays must outlive the handle.
-GRACE_API int32_t grace_exact_add_lists(uint64_t handle, const int32_t* ids, int64_t stride,
-                                        int64_t rows, int64_t values,
+GRACE_API int32_t grace_exact_add_lists(uint64_t handle, int64_t rows, int64_t values,
                                         const int64_t* include_offsets,
                                         const int32_t* include_values,
                                         const int64_t* exclude_offsets,
@@ -213,7 +212,7 @@ GRACE_API int32_t grace_exact_add_lists(uint64_t handle, const int32_t* ids, int
   return guarded([&] {
     const Table include{include_offsets, include_values}, exclude{exclude_offsets, exclude_values};
     const Rows all{include, exclude, groups, {group_offsets, group_values}};
-    add_component(handle, {ids, stride, std::make_unique<Lists>(rows, values, all)});
+    add_component(handle, std::make_unique<Lists>(rows, values, all));
   });
 }
 
