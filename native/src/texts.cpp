@@ -3,30 +3,9 @@
 #include <string_view>
 
 #include "grace/abi.h"
-#include "grace/interner.h"
 #include "grace/utf8.h"
 
 namespace grace {
-
-// The texts of a set, an attribute or a property that a build has read, each with an id.
-using Values = Interner<char>;
-
-GRACE_API int32_t grace_values_new(Values** values) {
-  return guarded([&] { *values = new Values(); });
-}
-
-GRACE_API int32_t grace_values_free(Values* values) {
-  return guarded([&] { delete values; });
-}
-
-GRACE_API int32_t grace_values_add(Values* values, int64_t count, const int64_t* offsets,
-                                   const char* utf8, int32_t* ids) {
-  return guarded([&] {
-    for (int64_t i = 0; i < count; ++i) {
-      ids[i] = values->find_or_add(utf8 + offsets[i], offsets[i + 1] - offsets[i]);
-    }
-  });
-}
 
 // Writes to `found` the first text that is not UTF-8, and the first that is not above the one
 // before it, byte by byte; -1 if there is none.
