@@ -140,7 +140,7 @@ class WireReader:
     ) -> tuple[Head, RequestError | None]:
         """Check a message's bytes, and limits. The head of a faulty one has no more than texts."""
         table = _Table.get()
-        head, fault = _numbers(2 * len(table.fields))(), _numbers(_FAULT_NUMBERS)()
+        head, fault = (c_int64 * (2 * len(table.fields)))(), (c_int64 * _FAULT_NUMBERS)()
         settings = None if limits is None else _settings(limits)
         self._read(message, len(message), table.numbers[root], settings, sid_length, head, fault)
         return Head(self, message, head), fault_of(fault, message) if fault[0] else None
@@ -149,11 +149,6 @@ class WireReader:
 SHORT_MESSAGES = WireReader(load_library_with_lock)
 """Takes microseconds: giving the lock away and waiting for it would take longer."""
 LONG_MESSAGES = WireReader(load_library)
-
-
-@cache
-def _numbers(count: int) -> Any:
-    return c_int64 * count
 
 
 @lru_cache(maxsize=16)
@@ -225,11 +220,10 @@ def read_batch(
         unknown = np.empty((room, _UNKNOWN_NUMBERS), np.int64)
         read(handle, len(messages), size, pointers, sizes, *rows, faults, room, unknown, ends)
         listed = int(ends[-1]) if len(messages) else 0
-    no_faults, no_names = _nothing_of_each(len(messages))
-    found: tuple[RequestError | None, ...] = no_faults
+    found: tuple[RequestError | None, ...] = (None,) * len(messages)
     if faults[:, 0].any():
         found = tuple(map(fault_of, faults.tolist(), messages))
-    return found, _unknown_names(messages, unknown, ends) if listed else no_names
+    return found, _unknown_names(messages, unknown, ends) if listed else ((),) * len(messages)
 
 
 def _unknown_names(
@@ -252,8 +246,3 @@ def _entry_of(numbers: Sequence[int], message: bytes) -> str:
     path += ".{side}" if "{name}" in path else ".{name}"
     path = path.format(name=name, side=side)
     return path if path.startswith("filters.") else path.partition(".")[2]
-
-
-@lru_cache(maxsize=64)
-def _nothing_of_each(requests: int) -> tuple[tuple[None, ...], tuple[tuple[str, ...], ...]]:
-    return (None,) * requests, ((),) * requests

@@ -208,12 +208,10 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """The texts between `offsets` are UTF-8, and ascend byte by byte."""
-
-    offsets: str
+    """The texts are UTF-8, and ascend byte by byte."""
 
     def fault(self, own: Array, view: View) -> str | None:
-        offsets = view.arrays[self.offsets]
+        offsets = view.arrays["value_offsets"]
 
         def text(at: int) -> bytes:
             return own[offsets[at] : offsets[at + 1]].tobytes()[:60]

@@ -82,7 +82,7 @@ def test_utf8_is_what_python_says_for_all_edges_of_the_table(length: int) -> Non
     choices = EDGES if length < 4 else [*EDGES[1::2], 0x90, 0x8F, 0xF0, 0xF4]
     for letters in itertools.product(choices, repeat=length):
         text = bytes(letters)
-        found = fault(Texts("cuts"), np.frombuffer(text, np.uint8), cuts=np.array([0, length]))
+        found = fault(Texts(), np.frombuffer(text, np.uint8), value_offsets=np.array([0, length]))
         assert (not found) == is_utf8(text), text
 
 
@@ -95,4 +95,5 @@ def test_utf8_is_what_python_says_for_all_edges_of_the_table(length: int) -> Non
     ],
 )
 def test_a_text_ends_at_its_offset_and_is_above_the_one_before_it(text: bytes, words: str) -> None:
-    assert fault(Texts("cuts"), np.frombuffer(text, np.uint8), cuts=np.array([0, 1, 2])) == words
+    utf8, offsets = np.frombuffer(text, np.uint8), np.array([0, 1, 2])
+    assert fault(Texts(), utf8, value_offsets=offsets) == words
