@@ -218,12 +218,12 @@ GRACE_API int32_t grace_exact_add_lists(uint64_t handle, int64_t rows, int64_t v
 
 // hashes uint64 [values]: the Bloom queries of the values.
 GRACE_API int32_t grace_users_add_lists(uint64_t handle, const char* name, int64_t values,
-                                        const int64_t* offsets, const uint8_t* utf8,
+                                        const int64_t* offsets, const char* utf8,
                                         const uint64_t* hashes, int64_t most_values,
                                         int32_t missing_passes_exclude) {
   return guarded([&] {
     require(most_values >= 0, "users_add_lists: no such set");
-    const Texts texts{values, offsets, reinterpret_cast<const char*>(utf8)};
+    const Texts texts{values, offsets, utf8};
     add_component(
         handle, {name},
         std::make_unique<UserLists>(texts, hashes, most_values, missing_passes_exclude != 0));

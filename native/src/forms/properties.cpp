@@ -145,9 +145,9 @@ GRACE_API int32_t grace_exact_add_properties(uint64_t handle, int64_t rows, int6
 }
 
 GRACE_API int32_t grace_users_add_properties(uint64_t handle, const char* name, int64_t values,
-                                             const int64_t* offsets, const uint8_t* utf8) {
+                                             const int64_t* offsets, const char* utf8) {
   return guarded([&] {
-    const Texts texts{values, offsets, reinterpret_cast<const char*>(utf8)};
+    const Texts texts{values, offsets, utf8};
     add_component(handle, {name}, std::make_unique<UserFilters>(texts), Field::kFilters);
   });
 }
