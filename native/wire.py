@@ -4,7 +4,7 @@ native/include/grace/wire_fields.h has the table, with a row for each field and 
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from ctypes import CDLL, c_char_p, c_int64, c_void_p
+from ctypes import CDLL, addressof, c_char_p, c_int64, c_void_p
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -218,7 +218,9 @@ def read_batch(
     while room < listed:
         room = listed
         unknown = np.empty((room, _UNKNOWN_NUMBERS), np.int64)
-        read(handle, len(messages), size, pointers, sizes, *rows, faults, room, unknown, ends)
+        arrays = (each.ctypes.data for each in (sizes, faults, unknown, ends))
+        batch = np.array([len(messages), size, room, addressof(pointers), *arrays], np.int64)
+        read(handle, batch, *rows)
         listed = int(ends[-1]) if len(messages) else 0
     found: tuple[RequestError | None, ...] = (None,) * len(messages)
     if faults[:, 0].any():

@@ -70,11 +70,6 @@ class MatchCounts:
     failed: npt.NDArray[np.int64]
     returned: npt.NDArray[np.int64]
 
-    @property
-    def truncated(self) -> npt.NDArray[np.bool_]:
-        """True for the replies that `max_ads` cut short.   [B]"""
-        return self.returned + self.limited < self.matched
-
 
 @dataclass(frozen=True, slots=True)
 class MatchedAds:

@@ -36,14 +36,10 @@ Words = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class LiveView:
-    """What one batch matches with.
+    """What one batch matches with."""
 
-    stopped  uint64 [ceil(ads / 64)]   bit i: ordinal i is stopped; None: no ad is
-    weights  float32 [ads]             replace those of the snapshot; None: the snapshot's count
-    """
-
-    stopped: npt.NDArray[np.uint64] | None = None
-    weights: npt.NDArray[np.float32] | None = None
+    stopped: Words | None = None  # [ceil(ads / 64)], bit i: ordinal i is stopped; None: no ad is
+    weights: npt.NDArray[np.float32] | None = None  # [ads]; None: those of the snapshot count
 
 
 class LiveAds:
