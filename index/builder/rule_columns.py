@@ -35,7 +35,7 @@ _BOTH = "is in the ad's own columns and in a clause; leave one of them out"
 
 
 def codes_of(values: pa.Array, codes: Codes) -> npt.NDArray[np.int32]:
-    """Return the code of each text, BAD_VALUE for a null. It asks for each distinct text once."""
+    """Return the code of each text, BAD_VALUE for a null. It looks up each distinct text once."""
     indices, distinct = coded(values)
     of_distinct = np.array([*map(codes.__getitem__, distinct), BAD_VALUE], np.int32)
     return of_distinct[indices]  # a null has the index -1

@@ -109,13 +109,12 @@ def changed_pairs(
     ads: SidToAds,
     rules: TargetingRules,
     lists: ExactLists,
+    # [ceil(ads / 64)], bit i: ordinal i is stopped; None: no ad is
     stopped: npt.NDArray[np.uint64] | None,
-    ordinals: npt.NDArray[np.int64],
+    ordinals: npt.NDArray[np.int64],  # of the changed ads, in any order
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
     """Return what `leaf_rules` must hold now for the ads whose stop state changed.
 
-    stopped   uint64 [ceil(ads / 64)]   bit i: ordinal i is stopped; None: no ad is
-    ordinals  int64 [...]               the changed ads, in any order
     Returns distinct positions int64 [n] in `leaf_rules`, ascending, and int32 [n]: the rule, or
     `lists.num_rules` where all ads of the leaf that have this rule are stopped.
     """

@@ -50,10 +50,7 @@ class NotKeptError(GraceError):
 
 
 class UpdateLog:
-    """The open log. It is not thread-safe.
-
-    cut  the size of an incomplete frame that was cut off, in bytes
-    """
+    """The open log. It is not thread-safe."""
 
     def __init__(self, folder: Path, replay: Callable[[bytes], None]) -> None:
         """Lock the folder, and call `replay` with each update of its log in turn.
@@ -79,7 +76,7 @@ class UpdateLog:
             with open(self._file, "rb", closefd=False) as file:
                 content = file.read()
             self._size = self._replay(content, replay)
-            self.cut = len(content) - self._size
+            self.cut = len(content) - self._size  # the bytes of an incomplete frame
             if self.cut:
                 os.ftruncate(self._file, self._size)
             # What a killed writer wrote and did not sync is in force from now on.
