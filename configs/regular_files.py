@@ -5,6 +5,7 @@ another process has leased. Errors are OSErrors, whose `strerror` is a fault for
 """
 
 import errno
+import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -38,6 +39,17 @@ def closing(descriptor: int) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def try_lock(path: Path, mode: int = 0o644) -> int | None:
+    """Return a descriptor that locks a file until it is closed; None if another process does."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock
 
 
 def sync(path: Path) -> None:

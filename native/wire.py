@@ -4,7 +4,7 @@ native/include/grace/wire_fields.h has the table, with a row for each field and 
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from ctypes import CDLL, c_char_p, c_int64, c_void_p
+from ctypes import CDLL, addressof, c_char_p, c_int64, c_void_p
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -102,10 +102,8 @@ class Head:
         return dict(self._names(path, _NONE)) if self.number(path) else {}
 
     def joined(self, path: str) -> bytes:
-        """Return a message within this one, which may come in several parts."""
-        found = np.empty(self.number(path), np.uint8)
-        self._reader.opaque(*self._place(path), len(found), found)
-        return found.tobytes()
+        """Return a message within this one. Joining its parts merges them."""
+        return b"".join(self.texts(path))
 
     def _names(self, path: str, found: _Integers) -> list[tuple[str, int]]:
         entries, count = self._pair(path)
@@ -133,14 +131,13 @@ class WireReader:
         self.integers = of_message("grace_wire_integers", c_int64, ids)
         self.texts = of_message("grace_wire_texts", c_int64, array_out(np.int64, 2))
         self.map = of_message("grace_wire_map", c_int64, c_int64, array_out(np.int64, 2), ids)
-        self.opaque = of_message("grace_wire_opaque", c_int64, array_out(np.uint8))
 
     def read(
         self, root: str, message: bytes, limits: Any = None, sid_length: int = 1
     ) -> tuple[Head, RequestError | None]:
         """Check a message's bytes, and limits. The head of a faulty one has no more than texts."""
         table = _Table.get()
-        head, fault = _numbers(2 * len(table.fields))(), _numbers(_FAULT_NUMBERS)()
+        head, fault = (c_int64 * (2 * len(table.fields)))(), (c_int64 * _FAULT_NUMBERS)()
         settings = None if limits is None else _settings(limits)
         self._read(message, len(message), table.numbers[root], settings, sid_length, head, fault)
         return Head(self, message, head), fault_of(fault, message) if fault[0] else None
@@ -149,11 +146,6 @@ class WireReader:
 SHORT_MESSAGES = WireReader(load_library_with_lock)
 """Takes microseconds: giving the lock away and waiting for it would take longer."""
 LONG_MESSAGES = WireReader(load_library)
-
-
-@cache
-def _numbers(count: int) -> Any:
-    return c_int64 * count
 
 
 @lru_cache(maxsize=16)
@@ -223,13 +215,14 @@ def read_batch(
     while room < listed:
         room = listed
         unknown = np.empty((room, _UNKNOWN_NUMBERS), np.int64)
-        read(handle, len(messages), size, pointers, sizes, *rows, faults, room, unknown, ends)
+        arrays = (each.ctypes.data for each in (sizes, faults, unknown, ends))
+        batch = np.array([len(messages), size, room, addressof(pointers), *arrays], np.int64)
+        read(handle, batch, *rows)
         listed = int(ends[-1]) if len(messages) else 0
-    no_faults, no_names = _nothing_of_each(len(messages))
-    found: tuple[RequestError | None, ...] = no_faults
+    found: tuple[RequestError | None, ...] = (None,) * len(messages)
     if faults[:, 0].any():
         found = tuple(map(fault_of, faults.tolist(), messages))
-    return found, _unknown_names(messages, unknown, ends) if listed else no_names
+    return found, _unknown_names(messages, unknown, ends) if listed else ((),) * len(messages)
 
 
 def _unknown_names(
@@ -252,8 +245,3 @@ def _entry_of(numbers: Sequence[int], message: bytes) -> str:
     path += ".{side}" if "{name}" in path else ".{name}"
     path = path.format(name=name, side=side)
     return path if path.startswith("filters.") else path.partition(".")[2]
-
-
-@lru_cache(maxsize=64)
-def _nothing_of_each(requests: int) -> tuple[tuple[None, ...], tuple[tuple[str, ...], ...]]:
-    return (None,) * requests, ((),) * requests

@@ -18,7 +18,7 @@ from grace.index.entities import NO_ENTITY
 from grace.index.forms.component import BAD_VALUE, Codes
 from grace.index.progress import Advance
 from grace.index.rejects import Reject
-from grace.index.targeting.rules import TargetingRules, gather_spans
+from grace.index.targeting.rules import TargetingRules, span_places
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,8 @@ class CollectedAds:
         return self if kept.all() else replace(self, columns=self.columns.where(kept))
 
     def without(self, ad_ids: npt.NDArray[np.int64]) -> "CollectedAds":
-        """Leave out the ads of these ids, which ascend."""
-        if len(ad_ids) == 0:
-            return self
-        own = self.columns.ad_ids
-        at = np.minimum(np.searchsorted(ad_ids, own), len(ad_ids) - 1)
-        return self.where(ad_ids[at] != own)
+        """Leave out the ads of these ids."""
+        return self.where(~np.isin(self.columns.ad_ids, ad_ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +102,14 @@ class Collector:
         batch.columns.rule_of[:], faults = table.add(rules, refused)
         for row in np.flatnonzero(faults[:, 0]).tolist():
             fault, at = faults[row].tolist()
-            column, coder = [*reader.rules.coder_of.items()][at]
+            column, codes = [*reader.rules.code_of.items()][at]
             ad, shown, source, place = rules.source(rows, row, column)
             value, reason = None, FAULTS[fault]
             if fault == 4:  # an empty range
                 ends = schema.columns[schema.name_of[column]]
                 value = "..".join(source.shown(end, place) or "" for end in ends)
-            if fault == 1 and coder is not None:
-                value, reason = _bad_value(source.rule_values(column, place), coder.codes)
+            if fault == 1 and codes is not None:
+                value, reason = _bad_value(source.rule_values(column, place), codes)
             rows.refuse(ad, shown, value, reason)
         self.rejects += rows.rejects()
         of_entities = zip(schema.entities, batch.columns.entity_ids.T, strict=True)
@@ -145,10 +141,8 @@ def find_repeated(
     found = []
     for part in parts:
         begins, ends = (np.searchsorted(part.ids, again, side) for side in ("left", "right"))
-        ids, rows, refused = (
-            gather_spans(array, begins, ends - begins)[1]
-            for array in (part.ids, part.rows, part.refused)
-        )
-        found.append((ids[~refused], rows[~refused]))
+        _, places = span_places(begins, ends - begins)
+        good = places[~part.refused[places]]
+        found.append((part.ids[good], part.rows[good]))
     ids, rows = map(np.concatenate, zip(*found, strict=True))
     return ids, rows

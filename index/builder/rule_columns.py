@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from grace.index.builder.value_codes import ValueCoder
-from grace.index.forms.component import ListColumn
+from grace.index.forms.component import BAD_VALUE, Codes, ListColumn
 from grace.index.forms.components import components_of
 from grace.index.forms.interval import number_column
 from grace.index.forms.lists import ValueCodes, group_column
@@ -24,7 +23,7 @@ from grace.index.tables.cells import coded, list_parts
 from grace.index.tables.roles import Role
 from grace.index.tables.rows import Rows, other_rows
 from grace.index.targeting.expressions import ExpressionError, clauses_of
-from grace.index.targeting.rules import Groups, Lists, gather_spans
+from grace.index.targeting.rules import Groups, Lists, gather_spans, span_places
 from grace.index.targeting.schema import CLAUSES, EXPRESSION, TargetingSchema
 
 Int64 = npt.NDArray[np.int64]
@@ -35,18 +34,25 @@ _MOST_KEPT = 1 << 16  # expressions whose clauses are kept
 _BOTH = "is in the ad's own columns and in a clause; leave one of them out"
 
 
-def _values(rows: Rows, name: str, coder: ValueCoder) -> ListColumn:
+def codes_of(values: pa.Array, codes: Codes) -> npt.NDArray[np.int32]:
+    """Return the code of each text, BAD_VALUE for a null. It looks up each distinct text once."""
+    indices, distinct = coded(values)
+    of_distinct = np.array([*map(codes.__getitem__, distinct), BAD_VALUE], np.int32)
+    return of_distinct[indices]  # a null has the index -1
+
+
+def _values(rows: Rows, name: str, codes: Codes) -> ListColumn:
     lists = rows.rules(name)
-    return ListColumn(lists.offsets, lists.valid, coder(lists.flat))
+    return ListColumn(lists.offsets, lists.valid, codes_of(lists.flat, codes))
 
 
-def _groups(rows: Rows, name: str, coder: ValueCoder) -> ListColumn:
+def _groups(rows: Rows, name: str, codes: Codes) -> ListColumn:
     given = rows.given(name)
     if pa.types.is_null(given.type):
         given = given.cast(pa.list_(pa.list_(pa.string())))
     outer = list_parts(given)
     inner = other_rows(rows.file, {name: outer.flat}).rules(name)
-    groups = Lists(inner.offsets, coder(inner.flat))
+    groups = Lists(inner.offsets, codes_of(inner.flat, codes))
     return replace(group_column(Groups(outer.offsets, groups)), valid=outer.valid)
 
 
@@ -123,26 +129,24 @@ class RuleColumns:
 
 @dataclass(frozen=True, slots=True)
 class RuleReader:
-    """Reads the rules of one table after another. `coders` are those of each name."""
+    """Reads the rules of one table after another. `codes` are those of each name."""
 
     schema: TargetingSchema
-    coders: tuple[ValueCoder | None, ...]
+    codes: tuple[Codes | None, ...]
     _clauses: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)  # of expressions
 
     @classmethod
     def of(cls, schema: TargetingSchema) -> "RuleReader":
-        codes = (codes for component in components_of(schema) for codes in component.codes())
-        return cls(schema, tuple(None if each is None else ValueCoder(each) for each in codes))
+        return cls(schema, tuple(codes for c in components_of(schema) for codes in c.codes()))
 
     @property
-    def coder_of(self) -> dict[str, ValueCoder | None]:
-        of_names = zip(self.schema.columns.values(), self.coders, strict=True)
-        return {column: coder for columns, coder in of_names for column in columns}
+    def code_of(self) -> dict[str, Codes | None]:
+        of_names = zip(self.schema.columns.values(), self.codes, strict=True)
+        return {column: codes for columns, codes in of_names for column in columns}
 
     def values(self) -> tuple[Sequence[str], ...]:
         """Return the values read so far, for each component that interns values."""
-        codes = (each.codes for each in self.coders if each is not None)
-        return tuple([*each] for each in codes if isinstance(each, ValueCodes))
+        return tuple([*each] for each in self.codes if isinstance(each, ValueCodes))
 
     def read(self, rows: Rows) -> RuleColumns:
         own = self._columns(rows)
@@ -153,8 +157,7 @@ class RuleReader:
                 reason = "has no clause, so no user could pass; leave it null"
                 rows.refuse(row, CLAUSES, "[]", reason)
             clauses = clause_rows(rows, given.flat)
-            every = np.arange(len(given.flat))
-            offsets, places = gather_spans(every, given.offsets[:-1], sizes)
+            offsets, places = span_places(given.offsets[:-1], sizes)
             source = CLAUSES
         elif EXPRESSION in rows.theirs:
             clauses, offsets, places = self._of_expressions(rows)
@@ -169,17 +172,17 @@ class RuleReader:
     def _stated(self, columns: Sequence[ListColumn | None]) -> frozenset[str]:
         return frozenset(
             name
-            for name, column in zip(self.coder_of, columns, strict=True)
+            for name, column in zip(self.code_of, columns, strict=True)
             if column is not None and says(self.schema, name, column).any()
         )
 
     def _columns(self, rows: Rows) -> tuple[ListColumn | None, ...]:
         name_of = self.schema.name_of
         return tuple(
-            _READERS[column.removeprefix(name_of[column])][1](rows, column, coder)
+            _READERS[column.removeprefix(name_of[column])][1](rows, column, codes)
             if column in rows.theirs
             else None
-            for column, coder in self.coder_of.items()
+            for column, codes in self.code_of.items()
         )
 
     def _of_expressions(self, rows: Rows) -> tuple[Rows, Int64, Int64]:
@@ -199,7 +202,7 @@ class RuleReader:
             rows.refuse(row, EXPRESSION, shown, faults[int(indices[row])])
         begins = np.array([*ends[:-1], 0])[indices]
         sizes = np.array([*np.diff(ends), 0])[indices]
-        offsets, places = gather_spans(np.arange(len(found)), begins, sizes)
+        offsets, places = span_places(begins, sizes)
         return clause_rows(rows, _clause_array(found, self.schema)), offsets, places
 
     def _clauses_of(self, text: str | None) -> list[Mapping[str, Any]]:
@@ -222,7 +225,7 @@ class RuleReader:
         places: Int64,
     ) -> RuleColumns:
         spoken = np.zeros(len(clauses), np.bool_)
-        limiting = len(self.coder_of) - len(self.schema.properties)  # those limit nobody
+        limiting = len(self.code_of) - len(self.schema.properties)  # those limit nobody
         for column in of_clauses[:limiting]:
             spoken |= False if column is None else column.valid == 1
         for clause in np.flatnonzero(~spoken).tolist():
@@ -252,7 +255,7 @@ class RuleReader:
         """Return the columns without the cells that are no rules."""
         return tuple(
             column and replace(column, valid=says(self.schema, name, column).astype(np.uint8))
-            for name, column in zip(self.coder_of, columns, strict=True)
+            for name, column in zip(self.code_of, columns, strict=True)
         )
 
 

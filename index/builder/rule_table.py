@@ -3,7 +3,6 @@
 import ctypes
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +34,7 @@ _add = declare(
     *(ctypes.c_void_p, ctypes.c_int64, array_in(np.uintp, 2), ctypes.c_int32),
     *(array_out(np.int32), array_out(np.int32, 2)),
 )
-_sizes = declare("grace_rules_sizes", ctypes.c_void_p, array_out(np.int64))
+_sizes = declare("grace_rules_sizes", ctypes.c_void_p, array_out(np.int64, 2))
 _join = declare(
     "grace_rules_join",
     *(ctypes.c_void_p, ctypes.c_int64, array_in(np.int64), array_in(np.int32)),
@@ -43,11 +42,7 @@ _join = declare(
 )
 _take = declare(
     "grace_rules_take",
-    *(ctypes.c_void_p, array_out(np.int32, 2), array_out(np.int64), array_out(np.int32)),
-)
-_take_rows = declare(
-    "grace_rules_take_rows",
-    *(ctypes.c_void_p, ctypes.c_int32, array_out(np.int64), array_out(np.int32)),
+    *(ctypes.c_void_p, ctypes.c_int64, array_out(np.int64), array_out(np.int32)),
 )
 
 
@@ -121,20 +116,20 @@ class RuleTable:
 
     def take(self, rule_of: npt.NDArray[np.int32]) -> tuple[TargetingRules, npt.NDArray[np.int32]]:
         """Return all rules in order of arrival, and the numbers that these ads' rules now have."""
-        sizes = np.zeros(3 + 2 * len(self._components), np.int64)
+        sizes = np.zeros((2 + len(self._components), 2), np.int64)
         _sizes(self._handle, sizes)
-        parts = np.empty((sizes[0], len(self._components)), np.int32)
-        alternatives = Lists(np.empty(sizes[1] + 1, np.int64), np.empty(sizes[2], np.int32))
-        _take(self._handle, parts, *alternatives)
-        rows = map(self._rows, range(len(self._components)), sizes[3::2], sizes[4::2])
-        alternative = len(parts) + (_FIRST_ALTERNATIVE - rule_of)
+        rules, alternatives, *others = map(self._spans, range(len(sizes)), *sizes.T)
+        rows = rules.values.reshape(-1, len(self._components))
+        of_components = zip(self._components, others, strict=True)
+        parts = tuple(component.rows_of(*spans) for component, spans in of_components)
+        alternative = len(rows) + (_FIRST_ALTERNATIVE - rule_of)
         numbers = np.where(rule_of <= _FIRST_ALTERNATIVE, alternative, rule_of).astype(np.int32)
-        return TargetingRules(parts, tuple(rows), alternatives), numbers
+        return TargetingRules(rows, parts, alternatives), numbers
 
-    def _rows(self, number: int, rows: int, num_words: int) -> Any:
-        offsets, words = np.empty(rows + 1, np.int64), np.empty(num_words, np.int32)
-        _take_rows(self._handle, number, offsets, words)
-        return self._components[number].rows_of(offsets, words)
+    def _spans(self, which: int, spans: int, num_words: int) -> Lists:
+        found = Lists(np.empty(spans + 1, np.int64), np.empty(num_words, np.int32))
+        _take(self._handle, which, *found)
+        return found
 
 
 def _addresses(column: ListColumn | None) -> tuple[int, int, int]:

@@ -85,6 +85,6 @@ def read_puts(
     for row, column, value, reason in faults:
         ad = rows.column("ad_id")[row].as_py()
         rejects.setdefault(row, Reject(_ADDRESS, row, ad, Fault(column, value, reason)))
-    ads = ads.without(np.unique(ids.ids[np.isin(ids.rows, [*rejects])]))
+    ads = ads.without(ids.ids[np.isin(ids.rows, [*rejects])])
     columns = columns_stated(schema, collector.stated)
     return Changes(ads, (), columns), tuple(rejects[row] for row in sorted(rejects))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from grace.index.allocation import Allocate, plain_memory
 from grace.index.forms.lists import group_column
-from grace.index.targeting.rules import Column, Groups, Lists, rows_in, span_places
+from grace.index.targeting.rules import Column, Groups, Lists, places_of, rows_in
 from grace.index.updates.id_map import distinct
 from grace.native.loader import array_in, array_out, declare
 
@@ -125,7 +125,7 @@ class Editor:
         """Return lists, each as offsets and values, after an edit of the lists."""
         (offsets, values), sizes = lists, np.diff(new[0])
         at = np.repeat(offsets[edit.at], sizes).astype(np.int64)
-        members = Edit(len(values), spans(offsets, edit.removed), at)
+        members = Edit(len(values), places_of(offsets, edit.removed)[1], at)
         return self.offsets(offsets, edit, sizes), self.rows(values, members, new[1])
 
     def appended(self, column: Any, more: Any) -> Any:
@@ -162,12 +162,6 @@ def _numbers(column: Column) -> tuple[Array, Array, int]:
     if isinstance(column, Lists):
         return np.ascontiguousarray(column.offsets), np.ascontiguousarray(column.values), 0
     return NO_ROWS, np.ascontiguousarray(column), column.shape[1]
-
-
-def spans(offsets: Array, groups: Int64) -> Int64:
-    """Return the places of all members of these groups."""
-    begins = offsets[groups].astype(np.int64)
-    return span_places(begins, offsets[groups + 1] - begins)[1]
 
 
 class Found(NamedTuple):

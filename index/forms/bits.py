@@ -32,15 +32,12 @@ from grace.index.targeting.schema import CLOCKS, Attribute, TargetingSchema
 from grace.native.loader import array_in, declare
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
-_add_to_matcher = declare(
-    "grace_exact_add_bits", c_uint64, c_void_p, c_int64, c_int32, array_in(np.uint64, 2)
-)
-
+_add_to_matcher = declare("grace_exact_add_bits", c_uint64, c_int32, array_in(np.uint64, 2))
 _add_to_rules = declare("grace_rules_add_bits", c_void_p, c_int32, array_in(np.int32, 2), c_int32)
 _add_to_users = declare(
     "grace_users_add_bits",
     *(c_uint64, c_int64, c_int64, c_void_p, array_in(np.int64), array_in(np.int64)),
-    *(array_in(np.int64), array_in(np.int64), array_in(np.int64), array_in(np.uint8)),
+    *(array_in(np.int64), array_in(np.int64), array_in(np.uint8)),
 )
 
 
@@ -108,14 +105,11 @@ class BitsComponent(Component):
                 limited |= (np.asarray(rows.table[:, word]) & mask) != mask
             yield attribute.name, limited
 
-    def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: NumberRows) -> None:
-        _add_to_matcher(
-            matcher, ids.ctypes.data, ids.strides[0] // ids.itemsize, self.schema.words, rows.table
-        )
+    def add_to_matcher(self, matcher: int, rows: NumberRows) -> None:
+        _add_to_matcher(matcher, self.schema.words, rows.table)
 
     def add_to_users(self, reader: int, values: None, hashed: bool) -> None:  # noqa: ARG002
         listed = [attribute.values for attribute in self.schema.attributes]
-        firsts = [first for _, first in self.schema.places]
         missing = [
             first + (len(a.values) if a.missing is None else a.values.index(a.missing))
             for a, first in self.schema.places
@@ -126,7 +120,7 @@ class BitsComponent(Component):
         _add_to_users(
             *(reader, self.schema.words, len(listed)),
             (c_char_p * len(listed))(*(a.name.encode() for a in self.schema.attributes)),
-            *(np.array(n, np.int64) for n in (list(map(len, listed)), firsts, missing, clocks)),
+            *(np.array(n, np.int64) for n in (list(map(len, listed)), missing, clocks)),
             np.cumsum([0, *map(len, encoded)], dtype=np.int64),
             np.frombuffer(b"".join(encoded), np.uint8),
         )

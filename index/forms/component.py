@@ -110,8 +110,8 @@ class Component(Protocol):
     def limited(self, rows: Any) -> Iterator[tuple[str, Flags]]:
         """Yield each name, and which rows rule some user out by it. Rows may be maps of files."""
 
-    def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: Any) -> None:
-        """Give a native matcher the row of each rule, and the rows. They must outlive it."""
+    def add_to_matcher(self, matcher: int, rows: Any) -> None:
+        """Give a native matcher the rows, which must outlive it."""
 
     def add_to_users(self, reader: int, values: Any, hashed: bool) -> None:
         """Add names and values, which must outlive it, to a reader; `hashed` for Bloom queries."""

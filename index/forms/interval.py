@@ -5,7 +5,7 @@ and passes a row if its number is within. C++: native/src/forms/interval.cpp.
 """
 
 from collections.abc import Iterator, Sequence
-from ctypes import c_char_p, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import c_char_p, c_int32, c_uint64, c_void_p
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Generic, NamedTuple
@@ -20,9 +20,7 @@ from grace.index.targeting.schema import Flight, Range
 from grace.native.loader import array_in, declare
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
-_add_to_matcher = declare(
-    "grace_exact_add_interval", c_uint64, c_void_p, c_int64, array_in(np.float64, 2), c_int32
-)
+_add_to_matcher = declare("grace_exact_add_interval", c_uint64, array_in(np.float64, 2), c_int32)
 _add_to_rules = declare("grace_rules_add_interval", c_void_p, c_int32)
 _add_to_users = declare("grace_users_add_interval", c_uint64, c_char_p, c_int32)
 
@@ -65,9 +63,8 @@ class IntervalComponent(TargetComponent):
     def limited(self, rows: NumberRows) -> Iterator[tuple[str, Flags]]:
         yield self.target.name, np.isfinite(np.asarray(rows.table)).any(axis=1)
 
-    def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: NumberRows) -> None:
-        stride = ids.strides[0] // ids.itemsize
-        _add_to_matcher(matcher, ids.ctypes.data, stride, rows.table, self.missing_passes)
+    def add_to_matcher(self, matcher: int, rows: NumberRows) -> None:
+        _add_to_matcher(matcher, rows.table, self.missing_passes)
 
     def add_to_users(self, reader: int, values: None, hashed: bool) -> None:  # noqa: ARG002
         _add_to_users(reader, self.target.name.encode(), self.is_flight)

@@ -42,8 +42,7 @@ from grace.proto.retrieval_pb2 import RetrieveRequest
 LISTS = (array_in(np.int64), array_in(np.int32))
 _add_to_matcher = declare(
     "grace_exact_add_lists",
-    *(c_uint64, c_void_p, c_int64, c_int64, c_int64, *LISTS, *LISTS),
-    *(array_in(np.int64), *LISTS),
+    *(c_uint64, c_int64, c_int64, *LISTS, *LISTS, array_in(np.int64), *LISTS),
 )
 
 _add_to_rules = declare("grace_rules_add_lists", c_void_p)
@@ -125,13 +124,10 @@ class ListsComponent(ValuedComponent):
             limited |= np.diff(offsets) > 0
         yield self.target.name, limited
 
-    def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: ValuedRows) -> None:
-        rules = rows.rows
-        _add_to_matcher(
-            *(matcher, ids.ctypes.data, ids.strides[0] // ids.itemsize),
-            *(len(rules), len(rows.values), *rules.include, *rules.exclude),
-            *(rules.groups.offsets, *rules.groups.lists),
-        )
+    def add_to_matcher(self, matcher: int, rows: ValuedRows) -> None:
+        rules: SetRules = rows.rows
+        lists = *rules.include, *rules.exclude, rules.groups.offsets, *rules.groups.lists
+        _add_to_matcher(matcher, len(rules), len(rows.values), *lists)
 
     def add_to_users(self, reader: int, values: InternedValues, hashed: bool) -> None:
         name, most = self.target.name.encode(), self.target.max_request_values

@@ -31,9 +31,7 @@ from grace.index.users.values import InternedValues
 from grace.native.loader import array_in, declare
 from grace.proto.retrieval_pb2 import Filter, RetrieveRequest
 
-_add_to_matcher = declare(
-    "grace_exact_add_properties", c_uint64, c_void_p, c_int64, c_int64, c_int64, *LISTS
-)
+_add_to_matcher = declare("grace_exact_add_properties", c_uint64, c_int64, c_int64, *LISTS)
 _add_to_rules = declare("grace_rules_add_properties", c_void_p)
 _add_to_users = declare(
     "grace_users_add_properties",
@@ -79,11 +77,8 @@ class PropertiesComponent(ValuedComponent):
         """Yield which rows have a value, for coverage. A property limits nobody by itself."""
         yield self.target.name, np.diff(rows.values.offsets) > 0
 
-    def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: ValuedRows) -> None:
-        _add_to_matcher(
-            *(matcher, ids.ctypes.data, ids.strides[0] // ids.itemsize),
-            *(len(rows.rows), len(rows.values), *rows.rows.values),
-        )
+    def add_to_matcher(self, matcher: int, rows: ValuedRows) -> None:
+        _add_to_matcher(matcher, len(rows.rows), len(rows.values), *rows.rows.values)
 
     def add_to_users(self, reader: int, values: InternedValues, hashed: bool) -> None:  # noqa: ARG002
         name = self.target.name.encode()

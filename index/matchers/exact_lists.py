@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from grace.index.allocation import Allocate, plain_memory
 from grace.index.matching.ads import SidToAds
-from grace.index.targeting.rules import Groups, Lists, Rows, TargetingRules, span_places
+from grace.index.targeting.rules import Groups, Lists, Rows, TargetingRules, places_of
 from grace.native.loader import array_in, array_out, declare
 
 _leaf_rules = declare(
@@ -109,13 +109,12 @@ def changed_pairs(
     ads: SidToAds,
     rules: TargetingRules,
     lists: ExactLists,
+    # [ceil(ads / 64)], bit i: ordinal i is stopped; None: no ad is
     stopped: npt.NDArray[np.uint64] | None,
-    ordinals: npt.NDArray[np.int64],
+    ordinals: npt.NDArray[np.int64],  # of the changed ads, in any order
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
     """Return what `leaf_rules` must hold now for the ads whose stop state changed.
 
-    stopped   uint64 [ceil(ads / 64)]   bit i: ordinal i is stopped; None: no ad is
-    ordinals  int64 [...]               the changed ads, in any order
     Returns distinct positions int64 [n] in `leaf_rules`, ascending, and int32 [n]: the rule, or
     `lists.num_rules` where all ads of the leaf that have this rule are stopped.
     """
@@ -140,9 +139,7 @@ def _changed_pairs(
 ) -> tuple[npt.NDArray[np.int64], Ids]:
     """Look at all ads of the leaves that have changed ads."""
     leaves = ads.ad_offsets.searchsorted(ordinals, "right") - 1
-    first = np.ones(len(leaves), np.bool_)  # of its leaf
-    first[1:] = leaves[1:] != leaves[:-1]
-    touched = leaves[first]
+    touched = np.unique(leaves)
     positions, pairs = _of_leaves(touched, lists.leaf_offsets, lists.leaf_rules)
     own_ads, of_ads = _of_leaves(touched, ads.ad_offsets, ads.ad_rule)
     if stopped is not None:
@@ -168,7 +165,5 @@ def _of_leaves(
     leaves: npt.NDArray[np.int64], offsets: Offsets | Ids, rules: Ids
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the places of the leaves' rules, and each pair of leaf and rule as one number."""
-    begins = offsets[leaves].astype(np.int64)
-    sizes = offsets[leaves + 1] - begins
-    places = span_places(begins, sizes)[1]
-    return places, (leaves << 32).repeat(sizes) | rules[places]
+    borders, places = places_of(offsets, leaves)
+    return places, (leaves << 32).repeat(np.diff(borders)) | rules[places]

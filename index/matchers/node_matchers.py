@@ -61,10 +61,6 @@ def value_hash(value: str, seed: int) -> int:
     return xxhash.xxh3_64_intdigest(value.encode(), seed)
 
 
-def star_hash(seed: int) -> int:
-    return value_hash(RESERVED_VALUE, seed)
-
-
 def bloom_positions(hashes: Any, target_set: TargetSet) -> tuple[Any, ...]:
     """The bits that a value sets, and that a row must have to contain it; of a hash or of many."""
     mask = target_set.bloom_bits - 1
@@ -76,6 +72,6 @@ def star_rows(
 ) -> npt.NDArray[np.uint8]:
     """1 for each Bloom row that contains the reserved element.   [rows, words] -> [rows]"""
     star = np.ones(len(table), np.uint8)
-    for bit in bloom_positions(star_hash(hash_seed), target_set):
+    for bit in bloom_positions(value_hash(RESERVED_VALUE, hash_seed), target_set):
         star &= ((table[:, bit >> 6] >> np.uint64(bit & 63)) & np.uint64(1)).astype(np.uint8)
     return star

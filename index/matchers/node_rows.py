@@ -20,12 +20,12 @@ from grace.index.matchers.node_matchers import (
     Matchers,
     NodeMatchers,
     bloom_positions,
-    star_hash,
     star_rows,
+    value_hash,
 )
 from grace.index.snapshot import SEVERAL_SNAPSHOTS, Snapshot, require_ids
 from grace.index.targeting.rules import SetRules
-from grace.index.targeting.schema import TargetSet
+from grace.index.targeting.schema import RESERVED_VALUE, TargetSet
 from grace.index.users.values import InternedValues
 from grace.native.loader import array_in, array_out, declare
 
@@ -94,7 +94,7 @@ def _rule_rows(
     """Return the bits of each rule's included values; if it has none, of the reserved element."""
     sizes = np.diff(rules.include.offsets)
     rows = np.append(np.repeat(np.arange(len(rules)), sizes), np.flatnonzero(sizes == 0))
-    hashes = np.full(len(rows), star_hash(hash_seed), np.uint64)
+    hashes = np.full(len(rows), value_hash(RESERVED_VALUE, hash_seed), np.uint64)
     hashes[: len(rules.include.values)] = values.hashes(hash_seed)[rules.include.values]
     table = np.zeros((len(rules), target_set.words), np.uint64)
     for bits in bloom_positions(hashes, target_set):

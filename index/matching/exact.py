@@ -27,7 +27,8 @@ _open = declare(
     "grace_exact_open",
     *(c_int32, c_int64, array_in(np.int64)),
     *(c_int64, array_in(np.int64), array_in(np.int32), array_in(np.float32)),
-    *(c_int64, c_int64, array_in(np.int64), array_in(np.int32), array_out(np.uint64)),
+    *(c_int64, array_in(np.int32, 2), c_int64, array_in(np.int64), array_in(np.int32)),
+    array_out(np.uint64),
 )
 _add_entities = declare("grace_exact_add_entities", c_uint64, c_int64, array_in(np.int32))
 _close = declare("grace_exact_close", c_uint64)
@@ -68,11 +69,6 @@ class MatchCounts:
     limited: npt.NDArray[np.int64]
     failed: npt.NDArray[np.int64]
     returned: npt.NDArray[np.int64]
-
-    @property
-    def truncated(self) -> npt.NDArray[np.bool_]:
-        """True for the replies that `max_ads` cut short.   [B]"""
-        return self.returned + self.limited < self.matched
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +129,12 @@ class ExactMatcher:
         _open(
             *(threads, snapshot.trie.num_leaves, ads.ad_offsets),
             *(ads.num_ads, ads.ad_ids, ads.ad_rule, ads.ad_weight),
-            *(rules.num_rules, rules.num_alternatives, *rules.alternatives, handle),
+            *(rules.num_rules, rules.rows, rules.num_alternatives, *rules.alternatives, handle),
         )
         self._handle = int(handle[0])
         weakref.finalize(self, _close, self._handle).atexit = False
-        for component, ids, rows in parts_of(snapshot):
-            component.add_to_matcher(self._handle, ids, rows)
+        for part in parts_of(snapshot):
+            part.component.add_to_matcher(self._handle, part.rows)
         for entities in snapshot.entities:
             _add_entities(self._handle, len(entities), entities.of_ad)
 

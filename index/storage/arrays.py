@@ -170,7 +170,7 @@ TABLE = (
     Row(
         "value_utf8.VALUED", "|u1", ("any",), "set_values.VALUED.utf8",
         "UTF-8, values ascending byte by byte",
-        (Texts("value_offsets"),),
+        (Texts(),),
     ),
     Row(
         "entity_ids.ENTITY", "<i8", ("entities",), "entities.ENTITY.ids",

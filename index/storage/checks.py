@@ -7,26 +7,23 @@ with its bounds. Threads share a large array in blocks, so small that their mask
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import c_int64
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from grace.index.tables import cells
 from grace.index.targeting.rules import count_rules
-from grace.native.loader import array_in, array_out, declare
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
 INT64_MAX = (1 << 63) - 1
 BLOCK = 1 << 18  # entries
-
-_check_texts = declare(
-    "grace_check_texts", c_int64, array_in(np.int64), array_in(np.uint8), array_out(np.int64)
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,25 +205,24 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """The texts between `offsets` are UTF-8, and ascend byte by byte."""
-
-    offsets: str
+    """The texts are UTF-8, and ascend byte by byte."""
 
     def fault(self, own: Array, view: View) -> str | None:
-        offsets = view.arrays[self.offsets]
+        offsets = view.arrays["value_offsets"]
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(own)]
+        texts = pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)
 
-        def text(at: int) -> bytes:
+        def shown(at: int) -> bytes:
             return own[offsets[at] : offsets[at + 1]].tobytes()[:60]
 
-        found = np.zeros(2, np.int64)
-        _check_texts(len(offsets) - 1, offsets, own, found)
-        not_utf8, not_ascending = found.tolist()
-        if not_utf8 >= 0:
-            return f"entry {not_utf8} is {text(not_utf8)!r}, expected UTF-8"
-        if not_ascending >= 0:
-            at = not_ascending
-            return _not_ascending(at, "value", text(at), text(at - 1))
-        return None
+        try:
+            texts.validate(full=True)
+        except pa.ArrowInvalid:
+            at = cells.texts(texts).index(None)
+            return f"entry {at} is {shown(at)!r}, expected UTF-8"
+        before = pc.index(pc.less_equal(texts[1:], texts[:-1]), True).as_py()
+        at = before + 1
+        return None if before < 0 else _not_ascending(at, "value", shown(at), shown(before))
 
 
 def _fault_in_groups(offsets: Array, own: Array, last: int, thing: str, threads: int) -> str | None:

@@ -93,12 +93,11 @@ class TargetingRules:
         """Return the rules of each of these ads' rules or alternatives."""
         alternative = rule_of.astype(np.int64) - self.num_rules
         several = alternative >= 0
-        offsets, rules = self.alternatives
-        begins, sizes = offsets[alternative[several]], np.diff(offsets)[alternative[several]]
+        listed = take_lists(self.alternatives, alternative[several])
         counts = np.ones(len(rule_of), np.int64)
-        counts[several] = sizes
+        counts[several] = np.diff(listed.offsets)
         found = Lists(np.append(0, np.cumsum(counts)), np.repeat(rule_of, counts))
-        found.values[np.repeat(several, counts)] = gather_spans(rules, begins, sizes)[1]
+        found.values[np.repeat(several, counts)] = listed.values
         return found
 
     def of_leaves(
@@ -163,13 +162,21 @@ def take(column: Column, rows: npt.NDArray[np.integer]) -> Column:
 
 
 def take_lists(lists: Lists, rows: npt.NDArray[np.integer]) -> Lists:
-    return Lists(*gather_spans(lists.values, lists.offsets[rows], np.diff(lists.offsets)[rows]))
+    offsets, places = places_of(lists.offsets, rows)
+    return Lists(offsets, lists.values[places])
 
 
 def take_groups(groups: Groups, rows: npt.NDArray[np.integer]) -> Groups:
-    every, sizes = np.arange(len(groups.lists.offsets) - 1), np.diff(groups.offsets)
-    offsets, places = gather_spans(every, groups.offsets[rows], sizes[rows])
+    offsets, places = places_of(groups.offsets, rows)
     return Groups(offsets, take_lists(groups.lists, places))
+
+
+def places_of(
+    offsets: npt.NDArray[np.integer], rows: npt.NDArray[np.integer]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return offsets, and the places offsets[r] .. offsets[r + 1] of these rows' members."""
+    begins = offsets[rows].astype(np.int64)
+    return span_places(begins, offsets[rows + 1] - begins)
 
 
 def gather_spans(

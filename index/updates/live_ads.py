@@ -20,7 +20,7 @@ import numpy.typing as npt
 from grace.index.entities import NO_ENTITY
 from grace.index.matchers.exact_lists import changed_pairs
 from grace.index.snapshot import Snapshot
-from grace.index.targeting.rules import gather_spans
+from grace.index.targeting.rules import places_of
 from grace.index.targeting.schema import AD_LEVEL
 from grace.index.updates.id_map import distinct
 from grace.index.updates.state import Touched, UpdateState
@@ -36,14 +36,10 @@ Words = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class LiveView:
-    """What one batch matches with.
+    """What one batch matches with."""
 
-    stopped  uint64 [ceil(ads / 64)]   bit i: ordinal i is stopped; None: no ad is
-    weights  float32 [ads]             replace those of the snapshot; None: the snapshot's count
-    """
-
-    stopped: npt.NDArray[np.uint64] | None = None
-    weights: npt.NDArray[np.float32] | None = None
+    stopped: Words | None = None  # [ceil(ads / 64)], bit i: ordinal i is stopped; None: no ad is
+    weights: npt.NDArray[np.float32] | None = None  # [ads]; None: those of the snapshot count
 
 
 class LiveAds:
@@ -153,10 +149,8 @@ class LiveAds:
         found = [self._snapshot.ads.ordinals(stops.get(AD_LEVEL, _NONE))]
         for entities in self._snapshot.entities:
             places = entities.places(stops.get(entities.name, _NONE))
-            places = places[places >= 0]
-            begins = entities.offsets[places]
-            sizes = entities.offsets[places + 1] - begins
-            found.append(gather_spans(entities.ads, begins, sizes)[1].astype(np.int64))
+            of_places = places_of(entities.offsets, places[places >= 0])[1]
+            found.append(entities.ads[of_places].astype(np.int64))
         ordinals = np.concatenate(found)
         return distinct(ordinals[ordinals >= 0])
 

@@ -12,7 +12,6 @@ replaced. The next start cuts that frame off. Any other mismatch is damage: the 
 log, because going on would lose stops silently.
 """
 
-import fcntl
 import os
 import stat
 import struct
@@ -25,7 +24,7 @@ from pathlib import Path
 import xxhash
 
 from grace.configs.errors import GraceError, InputError
-from grace.configs.regular_files import sync
+from grace.configs.regular_files import sync, try_lock
 from grace.index.storage.folder import write_new
 
 FILE, NEW_FILE, LOCK = "log", ".log.new", ".lock"
@@ -51,10 +50,7 @@ class NotKeptError(GraceError):
 
 
 class UpdateLog:
-    """The open log. It is not thread-safe.
-
-    cut  the size of an incomplete frame that was cut off, in bytes
-    """
+    """The open log. It is not thread-safe."""
 
     def __init__(self, folder: Path, replay: Callable[[bytes], None]) -> None:
         """Lock the folder, and call `replay` with each update of its log in turn.
@@ -80,7 +76,7 @@ class UpdateLog:
             with open(self._file, "rb", closefd=False) as file:
                 content = file.read()
             self._size = self._replay(content, replay)
-            self.cut = len(content) - self._size
+            self.cut = len(content) - self._size  # the bytes of an incomplete frame
             if self.cut:
                 os.ftruncate(self._file, self._size)
             # What a killed writer wrote and did not sync is in force from now on.
@@ -255,13 +251,9 @@ def _make_folder(folder: Path) -> None:
 
 
 def _locked(folder: Path) -> int:
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    lock = os.open(folder / LOCK, flags, _MODE)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
+    lock = try_lock(folder / LOCK, _MODE)
+    if lock is None:
         raise InputError(
             f"state_dir: {folder}: another server uses it; give each server a separate state_dir"
-        ) from None
+        )
     return lock

@@ -45,16 +45,11 @@ class GapError(GraceError):
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """The ids that some updates named.
+    """The ids that some updates named."""
 
-    everything  one of the updates was FULL, so that any id may have changed
-    stops       ids that were stopped or resumed, by level
-    weights     ads whose weight was set or removed
-    """
-
-    everything: bool
-    stops: Mapping[str, Ids] = field(default_factory=dict)
-    weights: Ids = field(default_factory=lambda: np.empty(0, np.int64))
+    everything: bool  # one of the updates was FULL, so that any id may have changed
+    stops: Mapping[str, Ids] = field(default_factory=dict)  # stopped or resumed, by level
+    weights: Ids = field(default_factory=lambda: np.empty(0, np.int64))  # set or removed
 
 
 class ChangedAds:

@@ -6,7 +6,7 @@ C++ reads them from the bytes of a grace.v1.RetrieveRequest, without the interpr
 
 import weakref
 from collections.abc import Mapping, Sequence
-from ctypes import c_int64, c_uint64, c_void_p
+from ctypes import c_int64, c_uint64
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
@@ -30,11 +30,7 @@ UserAttributes = Mapping[str, Sequence[str] | float]
 
 _open = declare("grace_users_open", array_out(np.uint64))
 _close = declare("grace_users_close", c_uint64)
-_read = declare(
-    "grace_users_read",
-    *(c_uint64, c_int64, c_int64, c_void_p, array_in(np.int64), c_int64, array_in(np.uintp)),
-    *(array_out(np.int64, 2), c_int64, array_out(np.int64, 2), array_out(np.int64)),
-)
+_read = declare("grace_users_read", c_uint64, array_in(np.int64), c_int64, array_in(np.uintp))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ on the batch size alone, except that of the bags' ids.
 
 import weakref
 from collections.abc import Sequence
-from ctypes import c_char_p, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import c_char_p, c_int32, c_int64, c_uint64
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,10 +38,8 @@ _add_input = declare(
 _close = declare("grace_features_close", c_uint64)
 _read = declare(
     "grace_features_read",
-    *(c_uint64, c_int64, c_int64, c_void_p, array_in(np.int64)),
-    *(array_out(np.float32, 2), array_out(np.int32, 2), array_out(np.int32)),
-    *(c_int64, array_out(np.int32), array_out(np.int32, 3)),
-    *(array_out(np.int64, 2), c_int64, array_out(np.int64, 2), array_out(np.int64)),
+    *(c_uint64, array_in(np.int64), array_out(np.float32, 2), array_out(np.int32, 2)),
+    *(array_out(np.int32), c_int64, array_out(np.int32), array_out(np.int32, 3)),
 )
 
 _MOST_THREADS = 4

@@ -1,14 +1,27 @@
 // The types of a model's numbers: every kernel computes in float32 and rounds to the nearest.
 #pragma once
 
+#include <cstring>
+
 #include "grace/abi.h"
-#include "grace/score_keys.h"
 
 namespace grace {
 
 struct Bfloat16 {
   uint16_t bits;
 };
+
+__device__ inline uint32_t float_bits(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+__device__ inline float bits_float(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
 
 __device__ inline float as_float(float value) { return value; }
 __device__ inline float as_float(Bfloat16 value) {

@@ -1,5 +1,5 @@
-// The tensors that selection reads and writes; kernels/decode/select_beams_cuda.py has the same
-// layout.
+// The tensors that selection reads and writes, and the keys by which it ranks candidates: by score,
+// descending, then by place. kernels/decode/select_beams_cuda.py has the same layout.
 #pragma once
 
 #include "launch.cuh"
@@ -87,6 +87,43 @@ struct ScoredRow {
     }
   }
 };
+
+// A score as an integer that ascends where scores descend; both zeros are one score. Not for NaN.
+__device__ inline uint32_t score_key(float score) {
+  const uint32_t bits = float_bits(score + 0.0f);
+  return (bits >> 31) != 0 ? bits : 0x7fffffffu - bits;
+}
+
+__device__ inline float score_of_key(uint32_t key) {
+  return bits_float((key >> 31) != 0 ? key : 0x7fffffffu - key);
+}
+
+// Keys of the scores from -1 down to -256, counted from the first one; scores outside share the
+// first or the last key. A k-th best log-probability is in this range, where the bits resolve more
+// than the same number of bits of the whole key.
+constexpr int kWindowBits = 26;
+constexpr uint32_t kWindowKeys = 1u << kWindowBits;
+constexpr uint32_t kFirstWindowKey = 0xbf800000u;
+
+__device__ inline uint32_t window_of_key(uint32_t key) {
+  if (key < kFirstWindowKey) return 0;
+  const uint32_t place = key - kFirstWindowKey;
+  return place < kWindowKeys ? place : kWindowKeys - 1;
+}
+
+// The last key of a place in the window.
+__device__ inline uint32_t key_of_window(uint32_t place) {
+  return place < kWindowKeys - 1 ? kFirstWindowKey + place : 0xffffffffu;
+}
+
+// A candidate of one request: its beam, then its place among the beam's.
+__device__ inline uint32_t candidate_place(uint32_t beam, uint32_t place) {
+  return beam << 16 | place;
+}
+
+__device__ inline uint64_t candidate_key(uint32_t score_key, uint32_t candidate_place) {
+  return static_cast<uint64_t>(score_key) << 32 | candidate_place;
+}
 
 __device__ inline int32_t candidates_of_row(const Selection& from, int64_t row) {
   return from.counts != nullptr ? from.counts[row] : from.offsets[row + 1] - from.offsets[row];

@@ -26,12 +26,6 @@ struct Runs {
   const int64_t* begin;
   const int64_t* end = begin + count;
   const int64_t* to = end + count;
-
-  // Calls body(run) for each run, on several threads.
-  template <typename Body>
-  void each(int32_t threads, const Body& body) const {
-    parallel_tasks(count, threads, body);
-  }
 };
 
 // The numbers that rows have after an edit. A table says between which runs to search for a row.
@@ -80,7 +74,7 @@ void move_numbers(const Runs& runs, const int64_t* shifts, const char* rows, int
                   char* moved) {
   const auto* const from = reinterpret_cast<const Number*>(rows);
   auto* const to = reinterpret_cast<Number*>(moved);
-  runs.each(threads, [&](int64_t run) {
+  parallel_tasks(runs.count, threads, [&](int64_t run) {
     std::transform(from + runs.begin[run], from + runs.end[run], to + runs.to[run],
                    [=](Number number) { return static_cast<Number>(number + shifts[run]); });
   });
@@ -127,7 +121,7 @@ GRACE_API int32_t grace_move_rows(int64_t count, const int64_t* begins, const in
       const auto move = bytes == sizeof(int32_t) ? move_numbers<int32_t> : move_numbers<int64_t>;
       return move(runs, shifts, rows, threads, moved);
     }
-    runs.each(threads, [&](int64_t run) {
+    parallel_tasks(runs.count, threads, [&](int64_t run) {
       std::memcpy(moved + runs.to[run] * bytes, rows + runs.begin[run] * bytes,
                   (runs.end[run] - runs.begin[run]) * bytes);
     });
@@ -142,7 +136,7 @@ GRACE_API int32_t grace_move_ids(int64_t count, const int64_t* begins, int64_t n
   return guarded([&] {
     const Runs runs{count, begins};
     const Moves moves({count_of_ids, begins_of_ids}, num_ids);
-    runs.each(threads, [&](int64_t run) {
+    parallel_tasks(runs.count, threads, [&](int64_t run) {
       std::transform(rows + runs.begin[run], rows + runs.end[run], moved + runs.to[run],
                      std::ref(moves));
     });

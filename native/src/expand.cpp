@@ -80,14 +80,15 @@ void match_block(const Ads& ads, const Request& request, const Scratch& scratch,
   int32_t rows[kBlock];
   bool passes[kBlock];
   for (int32_t i = 0; i < count; ++i) alive[i] = i;
-  for (const Part& part : ads.parts) {
-    for (int32_t i = 0; i < count; ++i) prefetch(part.ids + rules[i] * part.stride);
+  const auto width = static_cast<int64_t>(ads.components.size());
+  for (int32_t i = 0; i < count; ++i) {
+    prefetch(ads.rows + rules[i] * width);
+    prefetch(ads.rows + rules[i] * width + width - 1);
   }
   int32_t live = count;
-  for (size_t c = 0; c < ads.parts.size(); ++c) {
-    const Part& part = ads.parts[c];
-    for (int32_t i = 0; i < live; ++i) rows[i] = part.ids[rules[alive[i]] * part.stride];
-    part.component->test(request.asked[c], request.number, scratch.marks[c], rows, live, passes);
+  for (int64_t c = 0; c < width; ++c) {
+    for (int32_t i = 0; i < live; ++i) rows[i] = ads.rows[rules[alive[i]] * width + c];
+    ads.components[c]->test(request.asked[c], request.number, scratch.marks[c], rows, live, passes);
     int32_t still = 0;
     for (int32_t i = 0; i < live; ++i) {
       verdicts[alive[i]] = kFails + static_cast<int32_t>(c);
@@ -137,17 +138,17 @@ void match_rules(const Ads& ads, const Request& request, Scratch& scratch) {
   list_plain_rules(ads, scratch);
   const std::vector<int32_t>& rules = scratch.plain;
   scratch.verdicts.resize(rules.size());
-  scratch.marks.resize(ads.parts.size());
-  for (size_t c = 0; c < ads.parts.size(); ++c) {
-    ads.parts[c].component->mark(request.asked[c], request.number, scratch.marks[c]);
+  scratch.marks.resize(ads.components.size());
+  for (size_t c = 0; c < ads.components.size(); ++c) {
+    ads.components[c]->mark(request.asked[c], request.number, scratch.marks[c]);
   }
   for (size_t begin = 0; begin < rules.size(); begin += kBlock) {
     const auto count = static_cast<int32_t>(std::min<size_t>(kBlock, rules.size() - begin));
     match_block(ads, request, scratch, rules.data() + begin, count,
                 scratch.verdicts.data() + begin);
   }
-  for (size_t c = 0; c < ads.parts.size(); ++c) {
-    ads.parts[c].component->unmark(request.asked[c], request.number, scratch.marks[c]);
+  for (size_t c = 0; c < ads.components.size(); ++c) {
+    ads.components[c]->unmark(request.asked[c], request.number, scratch.marks[c]);
   }
   if (rules.size() > scratch.rules.keys().size()) join_alternatives(ads, scratch);
 }
@@ -283,23 +284,23 @@ void write_counts(const Counts& counts, int64_t* out) {
 
 }  // namespace
 
-void add_component(uint64_t handle, Part part) {
-  reinterpret_cast<Matcher*>(handle)->ads.parts.push_back(std::move(part));
+void add_component(uint64_t handle, std::unique_ptr<const Component> component) {
+  reinterpret_cast<Matcher*>(handle)->ads.components.push_back(std::move(component));
 }
 
 // The arrays must outlive the handle. `threads` counts the caller's thread, too. Each form of
 // component has a function that adds one, in the schema's order, before the first match.
 GRACE_API int32_t grace_exact_open(int32_t threads, int64_t leaves, const int64_t* ad_offsets,
                                    int64_t ads, const int64_t* ad_ids, const int32_t* ad_rule,
-                                   const float* ad_weight, int64_t rules, int64_t alternatives,
-                                   const int64_t* alternative_offsets,
+                                   const float* ad_weight, int64_t rules, const int32_t* rule_rows,
+                                   int64_t alternatives, const int64_t* alternative_offsets,
                                    const int32_t* alternative_rules, uint64_t* handle) {
   return guarded([&] {
     require(ads <= INT32_MAX, "exact_open: more ads than int32 ordinals can number");
     require(ad_offsets[leaves] == ads, "exact_open: ad_offsets do not end at the last ad");
-    Ads all{leaves, ads,     rules,     alternatives,        ad_offsets,
-            ad_ids, ad_rule, ad_weight, alternative_offsets, alternative_rules,
-            {},     {}};
+    Ads all{leaves,  ads,       rules,     alternatives,        ad_offsets,        ad_ids,
+            ad_rule, ad_weight, rule_rows, alternative_offsets, alternative_rules, {},
+            {}};
     auto matcher = std::make_unique<Matcher>(std::move(all), threads);
     *handle = reinterpret_cast<uint64_t>(matcher.release());
   });
@@ -339,8 +340,8 @@ GRACE_API int32_t grace_exact_match(uint64_t handle, int64_t requests, const int
     require_offsets(ad_offsets, requests, "exact_match: ad_offsets descend");
     const auto kinds = static_cast<int64_t>(ads.entities.size());
     require_entities(ads, requests, entity_offsets, entity_places);
-    for (size_t c = 0; c < ads.parts.size(); ++c) {
-      ads.parts[c].component->require_valid(asked[c], requests);
+    for (size_t c = 0; c < ads.components.size(); ++c) {
+      ads.components[c]->require_valid(asked[c], requests);
     }
     auto replies = std::make_unique<Replies>(requests);
     matcher.workers.run(requests, [&](int64_t b) {
@@ -358,7 +359,7 @@ GRACE_API int32_t grace_exact_match(uint64_t handle, int64_t requests, const int
       const Reply& reply = (*replies)[b];
       reply_offsets[b + 1] = reply_offsets[b] + static_cast<int64_t>(reply.ad_ids.size());
       write_counts(reply.counts,
-                   counts + b * (kFixedCounts + static_cast<int64_t>(ads.parts.size())));
+                   counts + b * (kFixedCounts + static_cast<int64_t>(ads.components.size())));
     }
     *replies_handle = reinterpret_cast<uint64_t>(replies.release());
   });

@@ -418,25 +418,21 @@ GRACE_API int32_t grace_features_close(uint64_t handle) {
   return grace::guarded([&] { delete &inputs_of(handle); });
 }
 
-// Each message is a grace.v1.RetrieveRequest. wire::Batch describes the arrays of faults and
-// unknown names. The others are those of FeatureLookups, with `size` rows; numbers are as sent.
-GRACE_API int32_t grace_features_read(uint64_t handle, int64_t requests, int64_t size,
-                                      const char* const* messages, const int64_t* sizes,
-                                      float* dense, int32_t* categorical, int32_t* bag_offsets,
-                                      int64_t bag_room, int32_t* bag_rows, int32_t* events,
-                                      int64_t* faults, int64_t unknown_room, int64_t* unknown,
-                                      int64_t* unknown_ends) {
+// Each message is a grace.v1.RetrieveRequest. The arrays are those of FeatureLookups, with the
+// batch's `size` rows; numbers are as sent.
+GRACE_API int32_t grace_features_read(uint64_t handle, const wire::Batch* batch, float* dense,
+                                      int32_t* categorical, int32_t* bag_offsets, int64_t bag_room,
+                                      int32_t* bag_rows, int32_t* events) {
   return grace::guarded([&] {
     require(bag_room <= std::numeric_limits<int32_t>::max(),
             "features_read: more ids in bags than int32 offsets can number");
     Inputs& inputs = inputs_of(handle);
     Rows rows{dense, categorical, bag_offsets, bag_room, bag_rows, events, {}};
-    rows.bags.resize(static_cast<size_t>(size));
-    wire::read_batch({requests, size, messages, sizes, faults, unknown_room, unknown, unknown_ends},
-                     bit_of(Field::kFeatures), inputs.workers,
-                     [&](const Spans& request, int64_t row, wire::UnknownNames& names) {
-                       inputs.read(request, row, rows, names);
-                     });
+    rows.bags.resize(static_cast<size_t>(batch->size));
+    const auto read = [&](const Spans& request, int64_t row, wire::UnknownNames& names) {
+      inputs.read(request, row, rows, names);
+    };
+    wire::read_batch(*batch, bit_of(Field::kFeatures), inputs.workers, read);
     inputs.join_bags(rows);
   });
 }

@@ -173,14 +173,13 @@ class RuleTable {
   }
 };
 
-// Copies the spans of an interner.   offsets int64 [spans + 1], words int32 [...]
-void take(const Interner<int32_t>& from, int64_t* offsets, int32_t* words) {
-  std::copy_n(from.words(), from.num_words(), words);
-  for (int32_t id = 0; id < from.size(); ++id) offsets[id] = from.span(id) - from.words();
-  offsets[from.size()] = from.num_words();
-}
-
 RuleTable* table_of(void* handle) { return static_cast<RuleTable*>(handle); }
+
+// What a table has as spans: 0 the rules, 1 the alternatives, 2 + c the rows of component c.
+const Interner<int32_t>& spans_of(const RuleTable& table, size_t which) {
+  if (which < 2) return which == 0 ? table.rules : table.alternatives;
+  return table.components.at(which - 2).rows;
+}
 
 }  // namespace
 
@@ -209,37 +208,23 @@ GRACE_API int32_t grace_rules_join(void* table, int64_t ads, const int64_t* offs
   return guarded([&] { table_of(table)->join(ads, offsets, rule_of, joined); });
 }
 
-// sizes int64 [3 + 2 * components]: rules, then of the alternatives and of each component how many
-// rows it has, and how many words.
+// sizes int64 [2 + components, 2]: how many spans each has, and how many words.
 GRACE_API int32_t grace_rules_sizes(void* table, int64_t* sizes) {
   return guarded([&] {
-    *sizes++ = table_of(table)->rules.size();
-    const auto put = [&](const Interner<int32_t>& rows) {
-      *sizes++ = rows.size();
-      *sizes++ = rows.num_words();
-    };
-    put(table_of(table)->alternatives);
-    for (const Component& component : table_of(table)->components) put(component.rows);
+    for (size_t which = 0; which < 2 + table_of(table)->components.size(); ++which) {
+      *sizes++ = spans_of(*table_of(table), which).size();
+      *sizes++ = spans_of(*table_of(table), which).num_words();
+    }
   });
 }
 
-// parts int32 [rules, components], offsets int64 [alternatives + 1], rules int32 [...]
-GRACE_API int32_t grace_rules_take(void* table, int32_t* parts, int64_t* offsets, int32_t* rules) {
+// offsets int64 [spans + 1], words int32 [...]
+GRACE_API int32_t grace_rules_take(void* table, int64_t which, int64_t* offsets, int32_t* words) {
   return guarded([&] {
-    const RuleTable& from = *table_of(table);
-    std::copy_n(from.rules.words(), from.rules.num_words(), parts);
-    take(from.alternatives, offsets, rules);
-  });
-}
-
-// offsets int64 [rows + 1], words int32 [...]: the rows that the form of a component encoded.
-GRACE_API int32_t grace_rules_take_rows(void* table, int32_t component, int64_t* offsets,
-                                        int32_t* words) {
-  return guarded([&] {
-    const std::vector<Component>& components = table_of(table)->components;
-    require(component >= 0 && component < static_cast<int32_t>(components.size()),
-            "rules_take_rows: no such component");
-    take(components[component].rows, offsets, words);
+    const Interner<int32_t>& from = spans_of(*table_of(table), which);
+    std::copy_n(from.words(), from.num_words(), words);
+    for (int32_t id = 0; id < from.size(); ++id) offsets[id] = from.span(id) - from.words();
+    offsets[from.size()] = from.num_words();
   });
 }
 

@@ -74,20 +74,17 @@ GRACE_API int32_t grace_users_close(uint64_t handle) {
   return guarded([&] { delete &users_of(handle); });
 }
 
-// Each message is a grace.v1.RetrieveRequest. grace::wire::Batch describes the arrays of faults and
-// unknown names; `rows` has each component's arrays of `size` rows, in the words of its form. `now`
-// is the batch's clock, in milliseconds since 1970.
-GRACE_API int32_t grace_users_read(uint64_t handle, int64_t requests, int64_t size,
-                                   const char* const* messages, const int64_t* sizes, int64_t now,
-                                   const void* const* rows, int64_t* faults, int64_t unknown_room,
-                                   int64_t* unknown, int64_t* unknown_ends) {
+// Each message is a grace.v1.RetrieveRequest. `rows` has each component's arrays of `size` rows, in
+// the words of its form. `now` is the batch's clock, in milliseconds since 1970.
+GRACE_API int32_t grace_users_read(uint64_t handle, const wire::Batch* batch, int64_t now,
+                                   const void* const* rows) {
   return guarded([&] {
     const Users& users = users_of(handle);
     Workers alone(1, "");  // a row's values follow those of the row before it
-    wire::read_batch({requests, size, messages, sizes, faults, unknown_room, unknown, unknown_ends},
-                     kAsked, alone, [&](const Spans& request, int64_t row, UnknownNames& names) {
-                       users.read(request, now, row, rows, names);
-                     });
+    const auto read = [&](const Spans& request, int64_t row, UnknownNames& names) {
+      users.read(request, now, row, rows, names);
+    };
+    wire::read_batch(*batch, kAsked, alone, read);
   });
 }
 

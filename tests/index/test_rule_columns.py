@@ -15,7 +15,7 @@ import pytest
 
 from grace.configs.errors import InputError
 from grace.index.builder import BuildReport, BuildSpec, build
-from grace.index.builder.value_codes import ValueCoder
+from grace.index.builder.rule_columns import codes_of
 from grace.index.forms.lists import ValueCodes
 from grace.index.storage import load_snapshot
 from grace.index.tables.cells import texts, without_dictionary
@@ -88,15 +88,15 @@ def build_table(
 
 
 def test_every_array_of_texts_has_the_codes_of_its_values() -> None:
-    coder, codes = ValueCoder(ValueCodes()), ValueCodes()
+    codes, expected = ValueCodes(), ValueCodes()
     some = pa.array(["se", None, "", "no/oslo", "no", "\u00e9" * 9, "no/oslo", RESERVED_VALUE])
     later = pa.array([None, "dk/new", "", "no", "dk/new", None])
     wrong = pa.array([b"\xff", b"se", b"\xff"]).view(pa.string())
     large = some.cast(pa.large_string())
     for each in (some[1:], later.dictionary_encode(), some, some[:0], wrong, large[3:]):
         for values in (each, large, some.dictionary_encode()):
-            assert coder(values).tolist() == [
-                codes[text] for text in texts(without_dictionary(values))
+            assert codes_of(values, codes).tolist() == [
+                expected[text] for text in texts(without_dictionary(values))
             ]
 
 

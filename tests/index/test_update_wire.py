@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import product
 from random import Random
 
 import numpy as np
@@ -11,16 +12,19 @@ from hypothesis import strategies as st
 
 from grace.configs.errors import RequestError
 from grace.index.updates.update import MOST_IDS, AdUpdate, full_message, ids_message, read_update
+from grace.native.wire import SHORT_MESSAGES
 from grace.proto.retrieval_pb2 import GetStopsResponse, UpdateAdsRequest
 from support.arrays import assert_same_arrays
 from support.plain_updates import plain_update
 from support.strict_wire import UPDATE
 from support.wire_cases import WireWriter, field, grown, hostile_update, varint
 
-SEQUENCE, KIND, STOP, RESUME, WEIGHTS, UNWEIGHT = range(1, 7)
+SEQUENCE, KIND, STOP, RESUME, WEIGHTS, UNWEIGHT, PUT = range(1, 8)
 LEVELS = ("ad", "ad", "campaign", "advertiser", "", "Bad", "größe")
 IDS = (0, 1, 5, 63, 127, 128, 2**31, 2**32 + 3, 2**63 - 1, 2**63, 2**64 - 1)
 KNOWN = varint(SEQUENCE << 3) + b"\x01" + varint(KIND << 3) + b"\x01"
+EDGES = [0x00, 0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2, 0xDF, 0xE0, 0xE1]
+EDGES += [0xEC, 0xED, 0xEE, 0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5, 0xFF]
 ids64 = st.integers(-(2**63), 2**63 - 1)
 floats32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
@@ -137,3 +141,20 @@ def test_a_full_message_is_what_protobuf_reads_as_the_state(
 def test_a_message_of_ids_begins_a_page_of_stops(ids: Sequence[int]) -> None:
     page = ids_message(np.array(ids, np.int64)) + GetStopsResponse(sequence=7).SerializeToString()
     assert GetStopsResponse.FromString(page) == GetStopsResponse(ids=ids, sequence=7)
+
+
+def is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4])
+def test_utf8_is_what_python_says_for_all_edges_of_the_table(length: int) -> None:
+    choices = EDGES if length < 4 else [*EDGES[1::2], 0x90, 0x8F, 0xF0, 0xF4]
+    for letters in product(choices, repeat=length):
+        text = bytes(letters)
+        _, wrong = SHORT_MESSAGES.read("UpdateAdsRequest", field(PUT, text))
+        assert (wrong is None) == is_utf8(text), text

@@ -1,6 +1,5 @@
 """The checks of arrays in blocks that several threads share, and of texts that may be any bytes."""
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -27,9 +26,6 @@ SORTED = np.arange(MANY, dtype=np.int64) * 3
 AD_IDS = np.empty_like(SORTED)
 AD_IDS[ORDER] = SORTED
 PLACES = (1, BLOCK - 1, BLOCK, BLOCK + 1, MANY - 1)
-
-EDGES = [0x00, 0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2, 0xDF, 0xE0, 0xE1]
-EDGES += [0xEC, 0xED, 0xEE, 0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5, 0xFF]
 
 
 def fault(check: Check, own: npt.NDArray[Any], threads: int = 1, **arrays: Any) -> str:
@@ -69,23 +65,6 @@ def test_the_rules_of_ads_in_several_blocks_are_counted() -> None:
     assert count_rules(ad_rule, 3, np.array([0, 2, 6])) == expected
 
 
-def is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-@pytest.mark.parametrize("length", [1, 2, 3, 4])
-def test_utf8_is_what_python_says_for_all_edges_of_the_table(length: int) -> None:
-    choices = EDGES if length < 4 else [*EDGES[1::2], 0x90, 0x8F, 0xF0, 0xF4]
-    for letters in itertools.product(choices, repeat=length):
-        text = bytes(letters)
-        found = fault(Texts("cuts"), np.frombuffer(text, np.uint8), cuts=np.array([0, length]))
-        assert (not found) == is_utf8(text), text
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -95,4 +74,5 @@ def test_utf8_is_what_python_says_for_all_edges_of_the_table(length: int) -> Non
     ],
 )
 def test_a_text_ends_at_its_offset_and_is_above_the_one_before_it(text: bytes, words: str) -> None:
-    assert fault(Texts("cuts"), np.frombuffer(text, np.uint8), cuts=np.array([0, 1, 2])) == words
+    utf8, offsets = np.frombuffer(text, np.uint8), np.array([0, 1, 2])
+    assert fault(Texts(), utf8, value_offsets=offsets) == words

@@ -21,7 +21,6 @@ from grace.index.matchers.node_matchers import (
     Matchers,
     NodeMatchers,
     bloom_positions,
-    star_hash,
     value_hash,
 )
 from grace.index.matching.ads import SidToAds
@@ -263,7 +262,7 @@ def _matchers(
         seed = schema.hash_seed
         ad_rows = [[_bloom(target_set, seed, rules) for rules in rules_of(ad)] for ad in ads]
         rows = node_matchers(ad_rows, target_set.words, target_set.bloom_bits)
-        star_bits = _bits(bloom_positions(star_hash(schema.hash_seed), target_set))
+        star_bits = _bits(bloom_positions(value_hash(RESERVED_VALUE, seed), target_set))
         star = [_integer(row) & star_bits == star_bits for row in rows.table]
         blooms.append(BloomMatchers(rows, np.array(star, np.uint8)))
     return Matchers(bitmask, tuple(blooms), k_way)

@@ -1,7 +1,6 @@
 """A folder for the files of one build, removed at its end; a killed build's, by the next one."""
 
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from grace.configs.errors import InputError
+from grace.configs.regular_files import try_lock
 
 SCRATCH = ".sharding-"  # begins the name of such a folder
 
@@ -32,7 +32,7 @@ def scratch_folder(root: Path) -> Iterator[Path]:
         root.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(root)
         unlocked = Path(mkdtemp(prefix=_UNLOCKED, dir=root)).absolute()
-        in_use = _lock(unlocked)
+        in_use = try_lock(unlocked / _IN_USE)
         folder = unlocked.with_name(unlocked.name.replace(_UNLOCKED, SCRATCH, 1))
         unlocked.rename(folder)
     except OSError as error:
@@ -72,20 +72,9 @@ def map_arrays(kind: type[Arrays], folder: Path) -> Arrays:
 def _remove_abandoned(root: Path) -> None:
     for folder in root.glob(f"{SCRATCH}*"):
         try:
-            in_use = _lock(folder)
+            in_use = try_lock(folder / _IN_USE)
         except OSError:  # its build has just removed it, or it is another user's
             continue
         if in_use is not None:
             shutil.rmtree(folder, ignore_errors=True)
             os.close(in_use)
-
-
-def _lock(folder: Path) -> int | None:
-    """The lock's descriptor; None while another process holds it."""
-    lock = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        return None
-    return lock

@@ -48,14 +48,7 @@ class Component {
                     const int32_t* rows, int32_t count, bool* passes) const = 0;
 };
 
-// Rule r has row ids[r * stride].
-struct Part {
-  const int32_t* ids;
-  int64_t stride;
-  std::unique_ptr<const Component> component;
-};
-
 // Gives the matcher of this handle its next component, before the first match.
-void add_component(uint64_t handle, Part part);
+void add_component(uint64_t handle, std::unique_ptr<const Component> component);
 
 }  // namespace grace::exact

@@ -46,10 +46,11 @@ struct Ads {
   const int64_t* ids;
   const int32_t* rule;  // or num_rules + an alternative
   const float* weight;
+  const int32_t* rows;  // [num_rules, components]: the row of each component
   // Of alternative i, one of the rules alternatives[offsets[i]] .. must pass.
   const int64_t* alternative_offsets;
   const int32_t* alternatives;
-  std::vector<Part> parts;  // of each rule
+  std::vector<std::unique_ptr<const Component>> components;
   std::vector<Entities> entities;
 };
 

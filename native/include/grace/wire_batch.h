@@ -81,17 +81,18 @@ class Names {
 };
 
 // A batch of messages, each of which fills one row. A message with a fault gets the row of an empty
-// message, and empty messages fill the rows from `requests` to `size`:
+// message, and empty messages fill the rows from `requests` to `size`. native/wire.py has the same
+// layout.
 //   faults        [requests, kFaultNumbers]   all 0 for a message without a fault
 //   unknown       [unknown_room, kUnknownNumbers]   undeclared names, message by message
 //   unknown_ends  [requests]   where each message's names end, with those that did not fit
 struct Batch {
   int64_t requests;
   int64_t size;
+  int64_t unknown_room;
   const char* const* messages;
   const int64_t* sizes;
   int64_t* faults;
-  int64_t unknown_room;
   int64_t* unknown;
   int64_t* unknown_ends;
 };
@@ -100,7 +101,6 @@ struct Batch {
 // order if there is one thread; it may throw Fault.
 template <typename Read>
 void read_batch(const Batch& batch, uint64_t fields, Workers& workers, Read&& read) {
-  require(0 <= batch.requests && batch.requests <= batch.size, "a batch has too many requests");
   std::vector<UnknownNames> unknown(batch.messages, batch.messages + batch.requests);
   workers.run(batch.size, [&](int64_t b) {
     thread_local Spans spans;

@@ -167,35 +167,34 @@ class RuleBits : public RuleForm {
 }  // namespace
 
 // table uint64 [rows, words]; it must outlive the handle.
-GRACE_API int32_t grace_exact_add_bits(uint64_t handle, const int32_t* ids, int64_t stride,
-                                       int32_t words, const uint64_t* table) {
-  return guarded(
-      [&] { add_component(handle, {ids, stride, std::make_unique<Bits>(words, table)}); });
+GRACE_API int32_t grace_exact_add_bits(uint64_t handle, int32_t words, const uint64_t* table) {
+  return guarded([&] { add_component(handle, std::make_unique<Bits>(words, table)); });
 }
 
 // A row has `words` words. Attribute a is names[a], and has values[a] of the texts, one attribute
-// after another: they have bits from firsts[a] on, and any other value the bit after them. An
-// attribute with a clock, clocks[a], has a value for each that it shows.
+// after another: each of them has a bit, and any other value the bit after them. An attribute with
+// a clock, clocks[a], has a value for each that it shows.
 GRACE_API int32_t grace_users_add_bits(uint64_t handle, int64_t words, int64_t attributes,
                                        const char* const* names, const int64_t* values,
-                                       const int64_t* firsts, const int64_t* missing,
-                                       const int64_t* clocks, const int64_t* offsets,
-                                       const uint8_t* utf8) {
+                                       const int64_t* missing, const int64_t* clocks,
+                                       const int64_t* offsets, const char* utf8) {
   return guarded([&] {
     require(words > 0, "users_add_bits: a row without words");
     const auto inside = [&](int64_t bit) { return bit >= 0 && bit < 64 * words; };
-    Texts texts{0, offsets, reinterpret_cast<const char*>(utf8)};
+    Texts texts{0, offsets, utf8};
     std::vector<Attribute> made;
+    int64_t bit = 0;
     constexpr int64_t kShown[] = {0, 24, 7, 168};  // how many values each clock has
     for (int64_t a = 0; a < attributes; ++a) {
       require(clocks[a] >= kNoClock && clocks[a] <= kHourOfWeek && values[a] >= kShown[clocks[a]],
               "users_add_bits: no such clock, or one without all its values");
-      Attribute attribute{{}, firsts[a], firsts[a] + values[a], missing[a], clocks[a]};
-      require(inside(firsts[a]) && inside(attribute.other) && inside(attribute.missing),
+      Attribute attribute{{}, bit, bit + values[a], missing[a], clocks[a]};
+      require(inside(attribute.other) && inside(attribute.missing),
               "users_add_bits: a bit is not within the row");
-      for (int64_t i = 0; i < values[a]; ++i) {
-        attribute.bit_of.emplace(std::string(texts[texts.count++]), firsts[a] + i);
+      while (bit < attribute.other) {
+        attribute.bit_of.emplace(std::string(texts[texts.count++]), bit++);
       }
+      ++bit;
       made.push_back(std::move(attribute));
     }
     add_component(handle, {names, names + attributes},

@@ -92,11 +92,10 @@ class RuleInterval : public RuleForm {
 }  // namespace
 
 // table float64 [rows, 2]; it must outlive the handle.
-GRACE_API int32_t grace_exact_add_interval(uint64_t handle, const int32_t* ids, int64_t stride,
-                                           const double* table, int32_t missing_passes) {
-  return guarded([&] {
-    add_component(handle, {ids, stride, std::make_unique<Interval>(table, missing_passes != 0)});
-  });
+GRACE_API int32_t grace_exact_add_interval(uint64_t handle, const double* table,
+                                           int32_t missing_passes) {
+  return guarded(
+      [&] { add_component(handle, std::make_unique<Interval>(table, missing_passes != 0)); });
 }
 
 GRACE_API int32_t grace_users_add_interval(uint64_t handle, const char* name, int32_t is_flight) {

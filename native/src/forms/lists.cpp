@@ -203,8 +203,7 @@ class RuleLists : public RuleForm {
 }  // namespace
 
 // The arrays must outlive the handle.
-GRACE_API int32_t grace_exact_add_lists(uint64_t handle, const int32_t* ids, int64_t stride,
-                                        int64_t rows, int64_t values,
+GRACE_API int32_t grace_exact_add_lists(uint64_t handle, int64_t rows, int64_t values,
                                         const int64_t* include_offsets,
                                         const int32_t* include_values,
                                         const int64_t* exclude_offsets,
@@ -213,18 +212,18 @@ GRACE_API int32_t grace_exact_add_lists(uint64_t handle, const int32_t* ids, int
   return guarded([&] {
     const Table include{include_offsets, include_values}, exclude{exclude_offsets, exclude_values};
     const Rows all{include, exclude, groups, {group_offsets, group_values}};
-    add_component(handle, {ids, stride, std::make_unique<Lists>(rows, values, all)});
+    add_component(handle, std::make_unique<Lists>(rows, values, all));
   });
 }
 
 // hashes uint64 [values]: the Bloom queries of the values.
 GRACE_API int32_t grace_users_add_lists(uint64_t handle, const char* name, int64_t values,
-                                        const int64_t* offsets, const uint8_t* utf8,
+                                        const int64_t* offsets, const char* utf8,
                                         const uint64_t* hashes, int64_t most_values,
                                         int32_t missing_passes_exclude) {
   return guarded([&] {
     require(most_values >= 0, "users_add_lists: no such set");
-    const Texts texts{values, offsets, reinterpret_cast<const char*>(utf8)};
+    const Texts texts{values, offsets, utf8};
     add_component(
         handle, {name},
         std::make_unique<UserLists>(texts, hashes, most_values, missing_passes_exclude != 0));

@@ -136,19 +136,18 @@ class RuleProperties : public RuleForm {
 }  // namespace
 
 // The arrays must outlive the handle.
-GRACE_API int32_t grace_exact_add_properties(uint64_t handle, const int32_t* ids, int64_t stride,
-                                             int64_t rows, int64_t values, const int64_t* offsets,
-                                             const int32_t* row_values) {
+GRACE_API int32_t grace_exact_add_properties(uint64_t handle, int64_t rows, int64_t values,
+                                             const int64_t* offsets, const int32_t* row_values) {
   return guarded([&] {
     require_offsets(offsets, rows, "exact_add_properties: offsets descend");
-    add_component(handle, {ids, stride, std::make_unique<Properties>(values, offsets, row_values)});
+    add_component(handle, std::make_unique<Properties>(values, offsets, row_values));
   });
 }
 
 GRACE_API int32_t grace_users_add_properties(uint64_t handle, const char* name, int64_t values,
-                                             const int64_t* offsets, const uint8_t* utf8) {
+                                             const int64_t* offsets, const char* utf8) {
   return guarded([&] {
-    const Texts texts{values, offsets, reinterpret_cast<const char*>(utf8)};
+    const Texts texts{values, offsets, utf8};
     add_component(handle, {name}, std::make_unique<UserFilters>(texts), Field::kFilters);
   });
 }
