@@ -25,7 +25,7 @@ from grace.model.definition.inputs import map_tensors
 from grace.model.definition.spec import ModelSpec
 from grace.model.engine.fast_encoder import fast_encoder
 from grace.proto.retrieval_pb2 import Features
-from support.encoder_cases import random_features
+from support.encoder_cases import random_features, tensors_of
 from support.op_cases import Arguments, OpCase, Rng, copied, normal
 from support.plain_inputs import encode_inputs
 
@@ -305,7 +305,7 @@ def encoder_difference(spec: ModelSpec, device: str, dtype: torch.dtype) -> floa
         given = copied(features, device, dtype)
         before = map_tensors(given, Tensor.clone)
         got = fast_encoder(model.to(device), dtype, CUDA_ENCODER)(given)
-    untouched = all(map(torch.equal, given.tensors(), before.tensors()))
+    untouched = all(map(torch.equal, tensors_of(given), tensors_of(before)))
     if not untouched or not torch.equal(got.mask.cpu(), expected.mask):
         return math.inf
     return float((got.states.cpu().float() - expected.states).abs().max())
