@@ -51,6 +51,16 @@ class EngineSettings:
     fp8_keep: tuple[Fp8Product, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class SearchTask:
+    """What to search in, and for whom."""
+
+    users: UserTensors
+    index: DecodeIndex
+    profile: BeamProfile
+    trace: SearchTrace | None = None
+
+
 class Generation(Protocol):
     """Generation with one checkpoint, for any snapshot of its SID space."""
 
@@ -58,18 +68,11 @@ class Generation(Protocol):
     def memo(self) -> PrefixMemo | None:
         """None where nothing is computed beforehand."""
 
-    def generate(
-        self,
-        features: Features,
-        users: UserTensors,
-        index: DecodeIndex,
-        profile: BeamProfile,
-        trace: SearchTrace | None = None,
-    ) -> Generated:
+    def generate(self, features: Features, task: SearchTask) -> Generated:
         """Generate on the current stream. The result is in the CPU's memory, for the caller alone.
 
         Recorded generation does not wait for the stream. Then the arguments must live until the
-        stream has done the work, and the result is readable from then on. With a `trace` every
+        stream has done the work, and the result is readable from then on. With a trace every
         generation waits, and the batch may have any size.
         """
 
@@ -101,17 +104,10 @@ class PlainGeneration:
         self._ops = ops
 
     @torch.inference_mode()
-    def generate(
-        self,
-        features: Features,
-        users: UserTensors,
-        index: DecodeIndex,
-        profile: BeamProfile,
-        trace: SearchTrace | None = None,
-    ) -> Generated:
-        context = self._model.encoder(at_once(features))
-        ops = self._ops if trace is None else trace.of(self._ops)
-        found = beam_search(self._model.decoder, context, users, index, profile, ops)
+    def generate(self, features: Features, task: SearchTask) -> Generated:
+        decoder, context = self._model.decoder, self._model.encoder(at_once(features))
+        ops = self._ops if task.trace is None else task.trace.of(self._ops)
+        found = beam_search(decoder, context, task.users, task.index, task.profile, ops)
         return map_tensors(found, torch.Tensor.cpu)
 
 
@@ -138,19 +134,12 @@ class FastGeneration:
         return self._search(at_once(features), slot, profile, self.ops).packed()
 
     @torch.inference_mode()
-    def generate(
-        self,
-        features: Features,
-        users: UserTensors,
-        index: DecodeIndex,
-        profile: BeamProfile,
-        trace: SearchTrace | None = None,
-    ) -> Generated:
-        require_together(self.vocab_sizes, index, profile)
+    def generate(self, features: Features, task: SearchTask) -> Generated:
+        require_together(self.vocab_sizes, task.index, task.profile)
         slot = admission_slot(self.ops)
-        slot.point_at(users, index)
-        ops = self.ops if trace is None else trace.of(self.ops)
-        found = self._search(at_once(features).to(self.dtype), slot, profile, ops)
+        slot.point_at(task.users, task.index)
+        ops = self.ops if task.trace is None else task.trace.of(self.ops)
+        found = self._search(at_once(features).to(self.dtype), slot, task.profile, ops)
         return map_tensors(found, torch.Tensor.cpu)
 
     def _search(
@@ -201,18 +190,12 @@ class GraphGeneration:
         self._done.record(torch.cuda.current_stream(fast.device))
 
     @torch.inference_mode()
-    def generate(
-        self,
-        features: Features,
-        users: UserTensors,
-        index: DecodeIndex,
-        profile: BeamProfile,
-        trace: SearchTrace | None = None,
-    ) -> Generated:
-        if trace is not None:
+    def generate(self, features: Features, task: SearchTask) -> Generated:
+        if task.trace is not None:
             with self._turn():  # without a graph, one operation after the other
-                return self._fast.generate(features, users, index, profile, trace)
-        require_together(self._fast.vocab_sizes, index, profile)
+                return self._fast.generate(features, task)
+        users, profile = task.users, task.profile
+        require_together(self._fast.vocab_sizes, task.index, profile)
         bucket = len(users.bitmask)
         call = self._calls.get((bucket, profile))
         if call is None:
@@ -221,7 +204,7 @@ class GraphGeneration:
                 f"{sorted(self._inputs)}; give the profile when generation is made"
             )
         with self._turn():
-            self._slot.point_at(users, index)
+            self._slot.point_at(users, task.index)
             self._place(features, bucket)
             call.replay()
             return Generated.unpacked(started_copy(call.result), bucket)

@@ -16,6 +16,7 @@ from grace.model.engine.feature_stage import FastStage, PlainStage
 from grace.model.engine.generation import (
     EngineSettings,
     FastGeneration,
+    SearchTask,
     at_once,
     generation_for,
 )
@@ -38,7 +39,7 @@ def test_fast_generation_owns_its_weights(kind: str, precision: Precision) -> No
     staging = Staging(Blocks(CPU))
     _, compute = features.read([], 4, staging)
     before, kept = at_once(compute()), map_tensors(batch.features, torch.clone)
-    expected = fast.generate(batch.features, batch.users, index, PROFILES[0])
+    expected = fast.generate(batch.features, SearchTask(batch.users, index, PROFILES[0]))
     assert (expected.leaves != NO_NODE).any()
     assert not expected.corrupt.any()
     assert expected.scores.dtype == torch.float32
@@ -46,7 +47,7 @@ def test_fast_generation_owns_its_weights(kind: str, precision: Precision) -> No
     with torch.no_grad():
         for weight in model.parameters():
             weight.fill_(torch.nan)
-    got = fast.generate(kept, batch.users, index, PROFILES[0])
+    got = fast.generate(kept, SearchTask(batch.users, index, PROFILES[0]))
     assert torch.equal(got.scores, expected.scores)
     after = at_once(compute())
     if before.non_sequence is not None and after.non_sequence is not None:

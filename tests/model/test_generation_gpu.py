@@ -25,6 +25,7 @@ from grace.model.engine.generation import (
     FastGeneration,
     GraphGeneration,
     PlainGeneration,
+    SearchTask,
     at_once,
 )
 from support.encoder_cases import random_features
@@ -74,7 +75,7 @@ class Both:
     def start(self, batch: Batch, index: DecodeIndex, profile: BeamProfile) -> Generated:
         """Return a result that is readable once the stream is done; the batch lives till then."""
         users = with_eligible(batch.users, index, self.fast.ops)
-        return self.graphs.generate(batch.features, users, index, profile)
+        return self.graphs.generate(batch.features, SearchTask(users, index, profile))
 
     def generate(self, batch: Batch, index: DecodeIndex, profile: BeamProfile) -> Generated:
         found = self.start(batch, index, profile)
@@ -84,8 +85,8 @@ class Both:
     def plainly(self, batch: Batch, index: DecodeIndex, profile: BeamProfile) -> Generated:
         given = at_once(batch.features), batch.users, index
         features, users, index = map_tensors(given, torch.Tensor.cpu)
-        plain = PlainGeneration(self.plain_model, REFERENCE)
-        return plain.generate(features, with_eligible(users, index, REFERENCE), index, profile)
+        task = SearchTask(with_eligible(users, index, REFERENCE), index, profile)
+        return PlainGeneration(self.plain_model, REFERENCE).generate(features, task)
 
 
 @pytest.fixture(scope="module", params=sorted(MODELS))
@@ -106,7 +107,7 @@ def test_a_replay_gives_what_fast_and_plain_generation_give(
     for seed in range(3):
         batch = both.batch(seed, max(1, bucket - 1), bucket)
         got = both.generate(batch, index, profile)
-        fast = both.fast.generate(batch.features, batch.users, index, profile)
+        fast = both.fast.generate(batch.features, SearchTask(batch.users, index, profile))
         assert torch.equal(got.leaves, fast.leaves)
         assert torch.equal(got.scores, fast.scores)
         assert (got.leaves != NO_NODE).any()
@@ -129,8 +130,8 @@ def test_features_within_a_graph_give_the_same_bits(kind: str, precision: Precis
         users = make_batch(model, turn, len(requests), bucket, GPU).users
         staging = Staging(blocks)
         features = stage.read(messages, bucket, staging)[1]()
-        answer = within.generate(features, users, index, PROFILES[turn % 2])
-        expected = fast.generate(features, users, index, PROFILES[turn % 2])
+        answer = within.generate(features, SearchTask(users, index, PROFILES[turn % 2]))
+        expected = fast.generate(features, SearchTask(users, index, PROFILES[turn % 2]))
         made.append((staging, features, users, answer, expected))
     torch.cuda.synchronize()
     for *_, one, other in made:
@@ -139,10 +140,10 @@ def test_features_within_a_graph_give_the_same_bits(kind: str, precision: Precis
         assert not one.corrupt.any()
     (_, features, users, *_), (_, other_size, *_) = made[:2]
     with pytest.raises(ValueError, match="must be those of the model"):
-        within.generate(at_once(features), users, index, PROFILES[0])
+        within.generate(at_once(features), SearchTask(users, index, PROFILES[0]))
     with pytest.raises(ValueError, match=r"features must be of 1 requests, got 4"):
-        within.generate(other_size, users, index, PROFILES[0])
-    within.generate(features, users, index, PROFILES[0])
+        within.generate(other_size, SearchTask(users, index, PROFILES[0]))
+    within.generate(features, SearchTask(users, index, PROFILES[0]))
 
 
 def test_every_batch_sees_its_own_snapshot_without_waiting_for_another(both: Both) -> None:

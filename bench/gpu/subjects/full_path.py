@@ -26,7 +26,7 @@ from grace.bench.gpu.subjects.search import (
     overlap,
 )
 from grace.bench.gpu.subjects.workload import Engine, Workload
-from grace.configs.generation import BeamProfile, GenerationConfig
+from grace.configs.generation import GenerationConfig
 from grace.configs.machine import available_cores
 from grace.configs.serving import LimitsConfig
 from grace.index.matching.exact import ExactMatcher
@@ -47,9 +47,8 @@ from grace.model.engine.feature_stage import (
     PlacedLookups,
     feature_stage_for,
 )
-from grace.model.engine.generation import at_once, started_copy
+from grace.model.engine.generation import SearchTask, at_once, started_copy
 from grace.model.engine.prefix_memo import PrefixMemo
-from grace.model.engine.search_trace import SearchTrace
 from grace.server.engine.memory import EligibilityFacts
 from grace.server.engine.serving_pair import EngineFacts, ServingModel, ServingPair, Shown
 from grace.server.messages import (
@@ -151,17 +150,10 @@ class _RungGeneration:
         self._last: TracedResult | None = None
 
     @torch.inference_mode()
-    def generate(
-        self,
-        features: Features,
-        users: UserTensors,
-        index: DecodeIndex,
-        profile: BeamProfile,
-        trace: SearchTrace | None = None,
-    ) -> Generated:
-        assert profile == self._search.profile
-        assert trace is None, "a rung is not traced"
-        self._search.point_at(users)
+    def generate(self, features: Features, task: SearchTask) -> Generated:
+        assert task.profile == self._search.profile
+        assert task.trace is None, "a rung is not traced"
+        self._search.point_at(task.users)
         if isinstance(self._features, PlacedLookups):
             assert isinstance(features, PlacedLookups)
             self._features.at.copy_(features.at, non_blocking=True)
@@ -169,8 +161,8 @@ class _RungGeneration:
             self._features = features
         self._last = self._graph()
         found = self._last.result
-        made = Generated(index.leaves_of(found.nodes).int(), found.scores, found.corrupt)
-        return Generated.unpacked(started_copy(made.packed()), len(users.bitmask))
+        made = Generated(task.index.leaves_of(found.nodes).int(), found.scores, found.corrupt)
+        return Generated.unpacked(started_copy(made.packed()), len(task.users.bitmask))
 
     def last(self) -> SearchResult:
         """The result of the last batch, with nodes that identify its SIDs."""
