@@ -21,6 +21,7 @@ from grace.kernels.decode.self_attention import PagedPrefixes, check_rearrange
 from grace.kernels.decode.tensors import NO_BLOCK
 from grace.kernels.triton_parts import await_kernel_before, early_launch
 
+_NO_BLOCK = tl.constexpr(NO_BLOCK)
 _REARRANGED_ROWS = 128  # of a program
 
 
@@ -86,7 +87,6 @@ def rearrange_triton(table: Tensor, parents: Tensor, step: int) -> Tensor:
             length=length,
             length_pad=triton.next_power_of_2(length),
             block_rows=_REARRANGED_ROWS,
-            no_block=NO_BLOCK,
             **early_launch(table.device, rows),
         )
     return new
@@ -182,7 +182,6 @@ def _gather(
     length: tl.constexpr,
     length_pad: tl.constexpr,
     block_rows: tl.constexpr,
-    no_block: tl.constexpr,
     early: tl.constexpr,
 ) -> None:
     await_kernel_before(early)
@@ -193,7 +192,7 @@ def _gather(
     blocks = tl.load(
         p_table + parent[:, None] * length + o_position,
         mask=live[:, None] & (o_position <= step),
-        other=no_block,
+        other=_NO_BLOCK,
     )
     p_rows = p_new + o_row[:, None] * length + o_position
     tl.store(p_rows, blocks, mask=live[:, None] & (o_position < length))
