@@ -61,7 +61,6 @@ def self_attention_triton(given: PagedPrefixes) -> Tensor:
             d_pad=d_pad,
             block_rows=tiles.rows,
             block_heads=tiles.heads,
-            scaled=given.row_scale is not None,
             num_warps=tiles.warps,
             **early_launch(pool.device, rows),
         )
@@ -121,7 +120,6 @@ def _attend(
     d_pad: tl.constexpr,
     block_rows: tl.constexpr,
     block_heads: tl.constexpr,
-    scaled: tl.constexpr,
     early: tl.constexpr,
 ) -> None:
     await_kernel_before(early)
@@ -144,7 +142,7 @@ def _attend(
         values += (tl.load(p_block + 2 * heads * d_head, mask=inside, other=0.0),)
         if j == step:
             query = tl.load(p_block, mask=inside, other=0.0).to(tl.float32)
-        if scaled:
+        if p_scale is not None:
             factors += (tl.load(p_scale + block, mask=live, other=0.0),)
         b_bias = tl.load(p_bias + o_head * length + (step - j), mask=live, other=0.0)
         biases += (b_bias.to(tl.float32),)
@@ -152,7 +150,7 @@ def _attend(
     scores: tl.tuple = ()
     for j in tl.static_range(step + 1):
         score = scale * tl.sum(query * keys[j].to(tl.float32), axis=1)  # [pairs]
-        if scaled:
+        if p_scale is not None:
             score *= factors[step] * factors[j]
         scores += (score + biases[j],)
 
@@ -164,7 +162,7 @@ def _attend(
     for j in tl.static_range(step + 1):
         weight = tl.exp(scores[j] - highest)
         total += weight
-        if scaled:
+        if p_scale is not None:
             weight *= factors[j]
         mixed += weight[:, None] * values[j].to(tl.float32)
     mixed = mixed / total[:, None]
