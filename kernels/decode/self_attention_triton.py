@@ -84,7 +84,6 @@ def rearrange_triton(table: Tensor, parents: Tensor, step: int) -> Tensor:
             rows,
             step=step,
             length=length,
-            length_pad=triton.next_power_of_2(length),
             block_rows=_REARRANGED_ROWS,
             **early_launch(table.device, rows),
         )
@@ -178,13 +177,12 @@ def _gather(
     rows: tl.tensor,
     step: tl.constexpr,
     length: tl.constexpr,
-    length_pad: tl.constexpr,
     block_rows: tl.constexpr,
     early: tl.constexpr,
 ) -> None:
     await_kernel_before(early)
     o_row = tl.program_id(0).to(tl.int64) * block_rows + tl.arange(0, block_rows)
-    o_position = tl.arange(0, length_pad)[None, :]
+    o_position = tl.arange(0, triton.next_power_of_2(length))[None, :]
     live = o_row < rows
     parent = tl.load(p_parents + o_row, mask=live, other=0).to(tl.int64)
     blocks = tl.load(

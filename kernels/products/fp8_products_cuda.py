@@ -123,7 +123,6 @@ def round_rows_triton(rows: Tensor, eps: float) -> RoundedRows:
             rounded,
             eps,
             d=d,
-            d_pad=triton.next_power_of_2(d),
             num_warps=4,
             **early_launch(rows.device, count),
         )
@@ -143,7 +142,6 @@ def round_grown_triton(rows: RoundedRows, before: Tensor) -> None:
             rows.rounded,
             rows.rounded_factors,
             d=d,
-            d_pad=triton.next_power_of_2(d),
             num_warps=4,
             **early_launch(before.device, count),
         )
@@ -235,15 +233,14 @@ def _round(
     p_rounded: tl.tensor,
     eps: tl.tensor,
     d: tl.constexpr,
-    d_pad: tl.constexpr,
     early: tl.constexpr,
 ) -> None:
     await_kernel_before(early)
     row = tl.program_id(0).to(tl.int64)
-    x = _load_ordered(p_rows + row * d, d, d_pad)
+    x = _load_ordered(p_rows + row * d, d)
     factor = tl.rsqrt(tl.sum(x * x, axis=0) / d + eps)
     tl.store(p_factors + row, factor)
-    _store_rounded(p_rounded + row * d, x * (factor * _HEADROOM), d, d_pad)
+    _store_rounded(p_rounded + row * d, x * (factor * _HEADROOM), d)
 
 
 @triton.jit
@@ -254,30 +251,29 @@ def _round_grown(
     p_rounded: tl.tensor,
     p_rounded_factors: tl.tensor,
     d: tl.constexpr,
-    d_pad: tl.constexpr,
     early: tl.constexpr,
 ) -> None:
     await_kernel_before(early)
     row = tl.program_id(0).to(tl.int64)
     factor = tl.load(p_factors + row)
     if tl.load(p_before + row) > factor * _GROWN:
-        x = _load_ordered(p_rows + row * d, d, d_pad)
-        _store_rounded(p_rounded + row * d, x * (factor * _HEADROOM), d, d_pad)
+        x = _load_ordered(p_rows + row * d, d)
+        _store_rounded(p_rounded + row * d, x * (factor * _HEADROOM), d)
         tl.store(p_rounded_factors + row, 1.0 / _HEADROOM)
 
 
 @triton.jit
-def _load_ordered(p_row: tl.tensor, d: tl.constexpr, d_pad: tl.constexpr) -> tl.tensor:
+def _load_ordered(p_row: tl.tensor, d: tl.constexpr) -> tl.tensor:
     """Load a row in the order of its rounded copy."""
-    o = tl.arange(0, d_pad)
+    o = tl.arange(0, triton.next_power_of_2(d))
     place = o % _ORDERED
     column = o - place + place % 32 // 2 * 8 + place // 32 * 2 + place % 2
     return tl.load(p_row + column, mask=o < d, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _store_rounded(p_row: tl.tensor, x: tl.tensor, d: tl.constexpr, d_pad: tl.constexpr) -> None:
-    o = tl.arange(0, d_pad)
+def _store_rounded(p_row: tl.tensor, x: tl.tensor, d: tl.constexpr) -> None:
+    o = tl.arange(0, triton.next_power_of_2(d))
     x = tl.where(x > _LARGEST, _LARGEST, x)
     x = tl.where(x < -_LARGEST, -_LARGEST, x)
     tl.store(p_row + o, x.to(p_row.dtype.element_ty), mask=o < d)
