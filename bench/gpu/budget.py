@@ -210,7 +210,7 @@ def _profiled(
     counts, weights = Counts(), own.weights
     named = replace(
         weights,
-        products=NamedProducts(weights.products, counts),
+        products=NamedProducts(counts),
         rounded=None if weights.rounded is None else named_rounded(weights.rounded, counts),
     )
     profiled = _recorded(

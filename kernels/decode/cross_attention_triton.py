@@ -69,9 +69,6 @@ def cross_attention_triton(given: BeamQueries, programs: int = _PROGRAMS) -> Ten
             block_keys=tiles.keys,
             block_beams=tiles.beams,
             **({"turns": tiles.turns} if whole else {"stages": tiles.stages}),
-            scaled=given.row_scale is not None,
-            gathered=given.query_rows is not None,
-            fitted=given.request_scale is not None,
             num_warps=4,
             num_stages=tiles.stages,
             **early_launch(queries.device, rows),
@@ -103,12 +100,11 @@ def _load_queries(
     heads: tl.constexpr,
     d_head: tl.constexpr,
     d_pad: tl.constexpr,
-    gathered: tl.constexpr,
 ) -> tl.tensor:
     """-> [beams, d_pad]"""
     o_d = tl.arange(0, d_pad)[None, :]
     o_query = o_row
-    if gathered:
+    if p_query_rows is not None:
         o_query = tl.load(p_query_rows + o_row, mask=live, other=0).to(tl.int64)
     p_query = (p_queries + o_query * (heads * d_head) + i_head * d_head)[:, None]
     return tl.load(p_query + o_d, mask=live[:, None] & (o_d < d_head), other=0.0)
@@ -157,9 +153,6 @@ def _whole_context(
     block_keys: tl.constexpr,
     block_beams: tl.constexpr,
     turns: tl.constexpr,
-    scaled: tl.constexpr,
-    gathered: tl.constexpr,
-    fitted: tl.constexpr,
     early: tl.constexpr,
 ) -> None:
     await_kernel_before(early)
@@ -182,7 +175,7 @@ def _whole_context(
     end = tl.minimum(beams, (tl.program_id(0) + 1) * (turns * block_beams))
     following = _load_queries(
         *(p_queries, p_query_rows, i_request * beams + o_first, o_first < end, i_head),
-        *(heads, d_head, d_pad, gathered),
+        *(heads, d_head, d_pad),
     )
     for turn in tl.range(turns, num_stages=1):
         o_beam = o_first + turn * block_beams
@@ -191,10 +184,10 @@ def _whole_context(
         queries = following
         following = _load_queries(
             *(p_queries, p_query_rows, o_row + block_beams, o_beam + block_beams < end),
-            *(i_head, heads, d_head, d_pad, gathered),
+            *(i_head, heads, d_head, d_pad),
         )
         scores = tl.dot(queries, tl.trans(keys))  # [beams, keys]
-        if scaled:
+        if p_scale is not None:
             scores *= (scale * tl.load(p_scale + o_row, mask=live, other=0.0))[:, None]
         else:
             scores *= scale
@@ -205,7 +198,7 @@ def _whole_context(
         total = tl.sum(weights, axis=1)
         mixed = tl.dot(weights.to(values.dtype), values)  # [beams, d_pad]
         mixed = tl.where(any_key, mixed / total[:, None], 0.0)
-        if fitted:
+        if p_request_scale is not None:
             mixed *= tl.load(p_request_scale + i_request)
         _store_rows(p_out, mixed, o_row, live, i_head, heads, d_head, d_pad)
 
@@ -235,9 +228,6 @@ def _long_context(
     block_keys: tl.constexpr,
     block_beams: tl.constexpr,
     stages: tl.constexpr,
-    scaled: tl.constexpr,
-    gathered: tl.constexpr,
-    fitted: tl.constexpr,
     early: tl.constexpr,
 ) -> None:
     await_kernel_before(early)
@@ -250,11 +240,9 @@ def _long_context(
     o_beam = tl.program_id(0).to(tl.int64) * block_beams + tl.arange(0, block_beams)
     live = o_beam < beams
     o_row = i_request * beams + o_beam
-    queries = _load_queries(
-        *(p_queries, p_query_rows, o_row, live, i_head, heads, d_head, d_pad, gathered)
-    )
+    queries = _load_queries(p_queries, p_query_rows, o_row, live, i_head, heads, d_head, d_pad)
     factor = tl.full((block_beams,), scale, tl.float32)
-    if scaled:
+    if p_scale is not None:
         factor *= tl.load(p_scale + o_row, mask=live, other=0.0)
 
     highest = tl.full((block_beams,), float("-inf"), tl.float32)
@@ -272,6 +260,6 @@ def _long_context(
         scores = tl.where(counts[None, :] != 0, scores, float("-inf"))
         highest, total, mixed = add_keys(scores, values, highest, total, mixed)
     mixed = tl.where(any_key != 0, mixed / total[:, None], 0.0)
-    if fitted:
+    if p_request_scale is not None:
         mixed *= tl.load(p_request_scale + i_request)
     _store_rows(p_out, mixed, o_row, live, i_head, heads, d_head, d_pad)

@@ -21,6 +21,7 @@ from grace.kernels.decode.self_attention import PagedPrefixes, check_rearrange
 from grace.kernels.decode.tensors import NO_BLOCK
 from grace.kernels.triton_parts import await_kernel_before, early_launch
 
+_NO_BLOCK = tl.constexpr(NO_BLOCK)
 _REARRANGED_ROWS = 128  # of a program
 
 
@@ -60,7 +61,6 @@ def self_attention_triton(given: PagedPrefixes) -> Tensor:
             d_pad=d_pad,
             block_rows=tiles.rows,
             block_heads=tiles.heads,
-            scaled=given.row_scale is not None,
             num_warps=tiles.warps,
             **early_launch(pool.device, rows),
         )
@@ -84,9 +84,7 @@ def rearrange_triton(table: Tensor, parents: Tensor, step: int) -> Tensor:
             rows,
             step=step,
             length=length,
-            length_pad=triton.next_power_of_2(length),
             block_rows=_REARRANGED_ROWS,
-            no_block=NO_BLOCK,
             **early_launch(table.device, rows),
         )
     return new
@@ -121,7 +119,6 @@ def _attend(
     d_pad: tl.constexpr,
     block_rows: tl.constexpr,
     block_heads: tl.constexpr,
-    scaled: tl.constexpr,
     early: tl.constexpr,
 ) -> None:
     await_kernel_before(early)
@@ -144,7 +141,7 @@ def _attend(
         values += (tl.load(p_block + 2 * heads * d_head, mask=inside, other=0.0),)
         if j == step:
             query = tl.load(p_block, mask=inside, other=0.0).to(tl.float32)
-        if scaled:
+        if p_scale is not None:
             factors += (tl.load(p_scale + block, mask=live, other=0.0),)
         b_bias = tl.load(p_bias + o_head * length + (step - j), mask=live, other=0.0)
         biases += (b_bias.to(tl.float32),)
@@ -152,7 +149,7 @@ def _attend(
     scores: tl.tuple = ()
     for j in tl.static_range(step + 1):
         score = scale * tl.sum(query * keys[j].to(tl.float32), axis=1)  # [pairs]
-        if scaled:
+        if p_scale is not None:
             score *= factors[step] * factors[j]
         scores += (score + biases[j],)
 
@@ -164,7 +161,7 @@ def _attend(
     for j in tl.static_range(step + 1):
         weight = tl.exp(scores[j] - highest)
         total += weight
-        if scaled:
+        if p_scale is not None:
             weight *= factors[j]
         mixed += weight[:, None] * values[j].to(tl.float32)
     mixed = mixed / total[:, None]
@@ -180,20 +177,18 @@ def _gather(
     rows: tl.tensor,
     step: tl.constexpr,
     length: tl.constexpr,
-    length_pad: tl.constexpr,
     block_rows: tl.constexpr,
-    no_block: tl.constexpr,
     early: tl.constexpr,
 ) -> None:
     await_kernel_before(early)
     o_row = tl.program_id(0).to(tl.int64) * block_rows + tl.arange(0, block_rows)
-    o_position = tl.arange(0, length_pad)[None, :]
+    o_position = tl.arange(0, triton.next_power_of_2(length))[None, :]
     live = o_row < rows
     parent = tl.load(p_parents + o_row, mask=live, other=0).to(tl.int64)
     blocks = tl.load(
         p_table + parent[:, None] * length + o_position,
         mask=live[:, None] & (o_position <= step),
-        other=no_block,
+        other=_NO_BLOCK,
     )
     p_rows = p_new + o_row[:, None] * length + o_position
     tl.store(p_rows, blocks, mask=live[:, None] & (o_position < length))

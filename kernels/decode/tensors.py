@@ -99,8 +99,7 @@ class DecodeIndex:
     @cached_property
     def eligibility_plan(self) -> EligibilityPlan:
         """The plan by which native code makes the masks of mode `exact`, from its first use on."""
-        if self.exact is None:
-            raise ValueError("index: it has no lists of mode exact: use a snapshot of mode exact")
+        assert self.exact is not None  # `require_eligibility` comes before
         return EligibilityPlan(self.exact, self.node_offsets)
 
     def leaves_of(self, nodes: Tensor) -> Tensor:

@@ -79,8 +79,6 @@ def encoder_attention_triton(given: TokenQueries) -> Tensor:
             block_queries=tiles.queries,
             block_keys=tiles.keys,
             block_rest=rest,
-            masked=key_mask is not None,
-            biased=bias is not None,
             num_warps=tiles.warps,
             num_stages=tiles.stages,
             maxnreg=None if maps[0] is None else _MAPPED_REGISTERS,
@@ -154,8 +152,6 @@ def _attend(
     block_queries: tl.constexpr,
     block_keys: tl.constexpr,
     block_rest: tl.constexpr,
-    masked: tl.constexpr,
-    biased: tl.constexpr,
     early: tl.constexpr,
 ) -> None:
     await_kernel_before(early)
@@ -180,7 +176,7 @@ def _attend(
     queries = tl.load(p_query, mask=live, other=0.0)
     p_key = p_keys + i_request * key_request + o_column
     p_value = p_values + i_request * value_request + o_column
-    if masked:
+    if p_mask is not None:
         p_mask += i_request * mask_request
     highest = tl.full((block_queries,), float("-inf"), tl.float32)
     total = tl.zeros((block_queries,), tl.float32)
@@ -193,24 +189,24 @@ def _attend(
         present = rest_counts[:, None] & in_head  # [keys, d_pad]
         rest_keys = tl.load(p_key + o_rest[:, None] * key_token, mask=present, other=0.0)
         rest_values = tl.load(p_value + o_rest[:, None] * value_token, mask=present, other=0.0)
-        if masked:
+        if p_mask is not None:
             rest_counts = tl.load(p_mask + o_rest, mask=rest_counts, other=0) != 0
     for start in tl.range(first_key, end, block_keys):
         o_key = (start + tl.arange(0, block_keys)).to(tl.int64)
-        if masked:
+        if p_mask is not None:
             counts = tl.load(p_mask + o_key) != 0
         row, column = tl.program_id(2) * tokens + start, tl.program_id(1) * d_head
         keys = _block(key_map, row, column, p_key + o_key[:, None] * key_token, in_head)
         values = _block(value_map, row, column, p_value + o_key[:, None] * value_token, in_head)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
-        if biased:
+        if p_bias is not None:
             scores = _with_bias(scores, p_bias, o_query, o_key, i_head, count, tokens)
-        if masked:
+        if p_mask is not None:
             scores = tl.where(counts[None, :], scores, float("-inf"))
         highest, total, mixed = add_keys(scores, values, highest, total, mixed)
     if block_rest > 0:
         scores = tl.dot(queries, tl.trans(rest_keys), input_precision="ieee") * scale
-        if biased:
+        if p_bias is not None:
             scores = _with_bias(scores, p_bias, o_query, o_rest, i_head, count, tokens)
         scores = tl.where(rest_counts[None, :], scores, float("-inf"))
         highest, total, mixed = add_keys(scores, rest_values, highest, total, mixed)

@@ -70,8 +70,6 @@ def token_product_triton(given: TokenProduct) -> Tensor:
             *out.stride()[:2],
             *other_strides,
             runs=tuple(map(tuple, runs)),
-            normed=norm is not None,
-            summed=squares is not None,
             after=after,
             inner=inner,
             wide=wide,
@@ -173,8 +171,6 @@ def _multiply(
     other_request: tl.tensor,
     other_token: tl.tensor,
     runs: tl.constexpr,
-    normed: tl.constexpr,
-    summed: tl.constexpr,
     after: tl.constexpr,
     inner: tl.constexpr,
     wide: tl.constexpr,
@@ -212,12 +208,12 @@ def _multiply(
     p_b += o_term[:, None]
 
     y = tl.zeros((block_rows, block_columns), tl.float32)
-    if normed:
+    if p_norm is not None:
         o_part = (o_request * x_tokens + source + o_token) * ((inner + _PART - 1) // _PART)
         factor = _factors(p_norm + o_part, eps, inner)
     first_column = i_run * wide + tl.program_id(0) * block_columns
     y = _add_product(y, p_a, p_b, weight_map, first_column, o_term, inner, block_terms)
-    if normed:
+    if p_norm is not None:
         y *= factor[:, None]
     stored = live[:, None] & inside[None, :]
     added = y
@@ -233,7 +229,7 @@ def _multiply(
     p_result = p_out + (o_request * out_request + (target + o_token) * out_token)[:, None]
     result = y.to(p_out.dtype.element_ty)
     tl.store(p_result + o_column[None, :], result, mask=stored)
-    if summed:
+    if p_squares is not None:
         rounded = tl.where(inside[None, :], result.to(tl.float32), 0.0)
         o_part = (o_request * out_tokens + target + o_token) * ((wide + _PART - 1) // _PART)
         sums = tl.sum(rounded * rounded, axis=1)

@@ -40,6 +40,8 @@ from grace.native.loader import declare_cuda
 
 _TILE_COLUMNS = 128  # whose squares the product sums
 _FACTOR_ROWS = 256
+_GROWN, _HEADROOM = tl.constexpr(GROWN), tl.constexpr(HEADROOM)
+_LARGEST, _ORDERED = tl.constexpr(LARGEST), tl.constexpr(ORDERED)
 
 
 class _Result(IntEnum):
@@ -93,7 +95,6 @@ def add_product_cuda(given: Addition) -> RoundedRows:
             given.eps,
             d=d,
             parts=len(squares),
-            headroom=HEADROOM,
             block=_FACTOR_ROWS,
             num_warps=4,
             **early_launch(rows.device, count),
@@ -122,10 +123,6 @@ def round_rows_triton(rows: Tensor, eps: float) -> RoundedRows:
             rounded,
             eps,
             d=d,
-            d_pad=triton.next_power_of_2(d),
-            headroom=HEADROOM,
-            largest=LARGEST,
-            ordered=ORDERED,
             num_warps=4,
             **early_launch(rows.device, count),
         )
@@ -145,11 +142,6 @@ def round_grown_triton(rows: RoundedRows, before: Tensor) -> None:
             rows.rounded,
             rows.rounded_factors,
             d=d,
-            d_pad=triton.next_power_of_2(d),
-            grown=GROWN,
-            headroom=HEADROOM,
-            largest=LARGEST,
-            ordered=ORDERED,
             num_warps=4,
             **early_launch(before.device, count),
         )
@@ -219,7 +211,6 @@ def _factors(
     eps: tl.tensor,
     d: tl.constexpr,
     parts: tl.constexpr,
-    headroom: tl.constexpr,
     block: tl.constexpr,
     early: tl.constexpr,
 ) -> None:
@@ -232,7 +223,7 @@ def _factors(
     factor = tl.rsqrt(total / d + eps)
     before = tl.load(p_before + o_row, mask=live, other=1.0)
     tl.store(p_own + o_row, factor, mask=live)
-    tl.store(p_rounded + o_row, factor / (headroom * before), mask=live)
+    tl.store(p_rounded + o_row, factor / (before * _HEADROOM), mask=live)
 
 
 @triton.jit
@@ -242,18 +233,14 @@ def _round(
     p_rounded: tl.tensor,
     eps: tl.tensor,
     d: tl.constexpr,
-    d_pad: tl.constexpr,
-    headroom: tl.constexpr,
-    largest: tl.constexpr,
-    ordered: tl.constexpr,
     early: tl.constexpr,
 ) -> None:
     await_kernel_before(early)
     row = tl.program_id(0).to(tl.int64)
-    x = _load_ordered(p_rows + row * d, d, d_pad, ordered)
+    x = _load_ordered(p_rows + row * d, d)
     factor = tl.rsqrt(tl.sum(x * x, axis=0) / d + eps)
     tl.store(p_factors + row, factor)
-    _store_rounded(p_rounded + row * d, x * (headroom * factor), d, d_pad, largest)
+    _store_rounded(p_rounded + row * d, x * (factor * _HEADROOM), d)
 
 
 @triton.jit
@@ -264,38 +251,29 @@ def _round_grown(
     p_rounded: tl.tensor,
     p_rounded_factors: tl.tensor,
     d: tl.constexpr,
-    d_pad: tl.constexpr,
-    grown: tl.constexpr,
-    headroom: tl.constexpr,
-    largest: tl.constexpr,
-    ordered: tl.constexpr,
     early: tl.constexpr,
 ) -> None:
     await_kernel_before(early)
     row = tl.program_id(0).to(tl.int64)
     factor = tl.load(p_factors + row)
-    if tl.load(p_before + row) > grown * factor:
-        x = _load_ordered(p_rows + row * d, d, d_pad, ordered)
-        _store_rounded(p_rounded + row * d, x * (headroom * factor), d, d_pad, largest)
-        tl.store(p_rounded_factors + row, 1.0 / headroom)
+    if tl.load(p_before + row) > factor * _GROWN:
+        x = _load_ordered(p_rows + row * d, d)
+        _store_rounded(p_rounded + row * d, x * (factor * _HEADROOM), d)
+        tl.store(p_rounded_factors + row, 1.0 / _HEADROOM)
 
 
 @triton.jit
-def _load_ordered(
-    p_row: tl.tensor, d: tl.constexpr, d_pad: tl.constexpr, ordered: tl.constexpr
-) -> tl.tensor:
+def _load_ordered(p_row: tl.tensor, d: tl.constexpr) -> tl.tensor:
     """Load a row in the order of its rounded copy."""
-    o = tl.arange(0, d_pad)
-    place = o % ordered
+    o = tl.arange(0, triton.next_power_of_2(d))
+    place = o % _ORDERED
     column = o - place + place % 32 // 2 * 8 + place // 32 * 2 + place % 2
     return tl.load(p_row + column, mask=o < d, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _store_rounded(
-    p_row: tl.tensor, x: tl.tensor, d: tl.constexpr, d_pad: tl.constexpr, largest: tl.constexpr
-) -> None:
-    o = tl.arange(0, d_pad)
-    x = tl.where(x > largest, largest, x)
-    x = tl.where(x < -largest, -largest, x)
+def _store_rounded(p_row: tl.tensor, x: tl.tensor, d: tl.constexpr) -> None:
+    o = tl.arange(0, triton.next_power_of_2(d))
+    x = tl.where(x > _LARGEST, _LARGEST, x)
+    x = tl.where(x < -_LARGEST, -_LARGEST, x)
     tl.store(p_row + o, x.to(p_row.dtype.element_ty), mask=o < d)

@@ -84,10 +84,6 @@ class FeatureTensors:
         """Cast everything but the masks."""
         return map_tensors(self, lambda x: x.to(dtype) if x.is_floating_point() else x)
 
-    def tensors(self) -> tuple[Tensor, ...]:
-        single = () if self.non_sequence is None else (self.non_sequence,)
-        return (*single, *(x for each in self.sequences for x in (each.states, each.mask)))
-
 
 @dataclass(frozen=True, slots=True)
 class UserContext:

@@ -8,8 +8,8 @@ token: block 0 is the start, block 1 + t * V + token the token appended at step 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -33,36 +33,25 @@ PRECISIONS: Mapping[Precision, torch.dtype] = {
 Weight: TypeAlias = Tensor | RoundedWeight
 
 
-class Products(Protocol):
-    """The products of a beam row with a weight [out, in], of which there are several bodies.
+class Products:
+    """The products of beam rows with plain weights [out, in]; on a CPU through `row_stable`.
 
     On a GPU a residual is the product's accumulator: adding it costs no pass over memory.
     """
 
     def into(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
         """Write x W^T to `out`, [rows, out]."""
-
-    def add(self, residual: Tensor, x: Tensor, weight: Tensor) -> None:
-        """Add x W^T to `residual`, [rows, out], in place."""
-
-
-class _PlainProducts:
-    """As torch computes them; on a CPU through `row_stable`."""
-
-    def into(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
         if x.device.type == "cpu":
             out.copy_(linear(x, weight))
         else:
             torch.mm(x, weight.t(), out=out)
 
     def add(self, residual: Tensor, x: Tensor, weight: Tensor) -> None:
+        """Add x W^T to `residual`, [rows, out], in place."""
         if x.device.type == "cpu":
             residual.add_(linear(x, weight))
         else:
             residual.addmm_(x, weight.t())
-
-
-PLAIN_PRODUCTS = _PlainProducts()
 
 
 def float_product(x: Tensor, weight: Tensor) -> Tensor:
@@ -96,9 +85,8 @@ class FastWeights:
     cross_kv: Tensor  # [layers * 2 * I, d_context] each layer's keys, then its values
     heads: tuple[Tensor, ...]  # [vocab_sizes[t]: + extra[t], d] of each step
     bias: Tensor  # float32 [H, L], in every precision
-    products: Products = PLAIN_PRODUCTS  # the body of plain products
-    # the body of products with rounded weights; None without them
-    rounded: RoundedOps | None = None
+    products: Products = field(default_factory=Products)
+    rounded: RoundedOps | None = None  # the products with rounded weights; None without them
     # float32 [layers]: the largest norm of a row of cross-attention's weights of values; with a
     # rounded `cross_out`
     value_norms: Tensor | None = None
@@ -126,12 +114,10 @@ class FastWeights:
             bias=weights["bias"],
         )
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> "FastWeights":
+    def to(self, dtype: torch.dtype) -> "FastWeights":
         """Return a copy in another precision."""
-        return replace(
-            map_tensors(self, lambda weight: weight.to(device, dtype, copy=True)),
-            bias=self.bias.to(device, copy=True),
-        )
+        copied = map_tensors(self, lambda weight: weight.to(dtype, copy=True))
+        return replace(copied, bias=self.bias.clone())
 
     @property
     def sid_length(self) -> int:

@@ -85,16 +85,7 @@ class FastStage:
     """
 
     @torch.inference_mode()
-    def __init__(
-        self,
-        model: Model,
-        dtype: torch.dtype,
-        *,
-        in_graph: bool = False,
-        ops: FeatureOps | None = None,
-    ) -> None:
-        """in_graph  graphs of generation compute the features: what this returns is for them"""
-        self._in_graph = in_graph
+    def __init__(self, model: Model, dtype: torch.dtype, ops: FeatureOps | None = None) -> None:
         self._device = model.decoder.start.device
         self._reader = FeatureReader(model.spec)
         self._ops = ops or load_feature_ops(self._device)
@@ -114,22 +105,16 @@ class FastStage:
         read = self._reader.read(messages, size, staging.arrays)
         squash(read.inputs.dense.numpy())
         staging.send()
-        return read, staging.once(self._prepared)
+        return read, staging.once(self._placed)
 
-    def _prepared(self, tensors: Sequence[Tensor]) -> Callable[[], Features]:
-        """Return a function for the features of every batch that these tensors will hold.
-
-        Checks and allocations for each batch would take four times as long as launching kernels.
-        """
-        if not self._in_graph:
-            return self._computed(FeatureLookups(*tensors))
+    def _placed(self, tensors: Sequence[Tensor]) -> Callable[[], PlacedLookups]:
+        """Return the features of every batch that these tensors will hold."""
         lookups = FeatureLookups(*tensors)
-        at = addresses_of(*tensors)
 
         def compute() -> FeatureTensors:
-            return self._computed(lookups, at)()
+            return self._computed(lookups)()
 
-        placed = PlacedLookups(self, lookups, at, compute)
+        placed = PlacedLookups(self, lookups, addresses_of(*tensors), compute)
         return lambda: placed
 
     def recorded(self, batch: int) -> PlacedLookups:
@@ -156,11 +141,11 @@ class FastStage:
 FeatureStage: TypeAlias = PlainStage | FastStage
 
 
-def feature_stage_for(model: Model, dtype: torch.dtype, *, in_graph: bool = False) -> FeatureStage:
+def feature_stage_for(model: Model, dtype: torch.dtype) -> FeatureStage:
     """Return the fastest stage for the model's device."""
     if model.decoder.start.device.type == "cpu":
         return PlainStage(model)
-    return FastStage(model, dtype, in_graph=in_graph)
+    return FastStage(model, dtype)
 
 
 class _SingleInputs:

@@ -27,7 +27,6 @@ from grace.kernels import (
     UserTensors,
     admission_slot,
     load_encoder_ops,
-    load_rounded_ops,
 )
 from grace.model.definition.beam_search import Generated, beam_search, require_together
 from grace.model.definition.inputs import FeatureTensors, map_tensors
@@ -36,8 +35,7 @@ from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
 from grace.model.engine.decode_loop import fast_search
 from grace.model.engine.decode_weights import PRECISIONS, FastWeights, Precision
 from grace.model.engine.fast_encoder import fast_encoder
-from grace.model.engine.feature_reader import read_inputs
-from grace.model.engine.feature_stage import FastStage, Features, PlacedLookups
+from grace.model.engine.feature_stage import FastStage, Features, FeatureStage, PlacedLookups
 from grace.model.engine.prefix_memo import PrefixMemo
 from grace.model.engine.rounded_weights import weights_in
 from grace.model.engine.search_trace import SearchTrace
@@ -53,6 +51,16 @@ class EngineSettings:
     fp8_keep: tuple[Fp8Product, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class SearchTask:
+    """What to search in, and for whom."""
+
+    users: UserTensors
+    index: DecodeIndex
+    profile: BeamProfile
+    trace: SearchTrace | None = None
+
+
 class Generation(Protocol):
     """Generation with one checkpoint, for any snapshot of its SID space."""
 
@@ -60,18 +68,11 @@ class Generation(Protocol):
     def memo(self) -> PrefixMemo | None:
         """None where nothing is computed beforehand."""
 
-    def generate(
-        self,
-        features: Features,
-        users: UserTensors,
-        index: DecodeIndex,
-        profile: BeamProfile,
-        trace: SearchTrace | None = None,
-    ) -> Generated:
+    def generate(self, features: Features, task: SearchTask) -> Generated:
         """Generate on the current stream. The result is in the CPU's memory, for the caller alone.
 
         Recorded generation does not wait for the stream. Then the arguments must live until the
-        stream has done the work, and the result is readable from then on. With a `trace` every
+        stream has done the work, and the result is readable from then on. With a trace every
         generation waits, and the batch may have any size.
         """
 
@@ -81,14 +82,13 @@ def generation_for(
     ops: Ops,
     settings: EngineSettings,
     config: GenerationConfig,
-    stage: FastStage | None = None,  # computes the features within the graphs; None: they are given
+    stage: FeatureStage,
 ) -> Generation:
-    """Return the fastest generation for the model's device. On a GPU, record all its graphs."""
-    device = model.decoder.start.device
-    if device.type == "cuda":
+    """Return the generation for the features of a stage. On a GPU, record all its graphs."""
+    if isinstance(stage, FastStage):
         fast = FastGeneration(model, ops, settings)
-        return GraphGeneration(model, fast, config.batch_buckets, config.profiles.values(), stage)
-    precision = settings.precision
+        return GraphGeneration(fast, stage, config.batch_buckets, config.profiles.values())
+    precision, device = settings.precision, model.decoder.start.device
     if precision != "fp32":
         raise ConfigError(f"precision: {precision} needs a GPU; on device {device} use fp32")
     return PlainGeneration(model, ops)
@@ -104,17 +104,10 @@ class PlainGeneration:
         self._ops = ops
 
     @torch.inference_mode()
-    def generate(
-        self,
-        features: Features,
-        users: UserTensors,
-        index: DecodeIndex,
-        profile: BeamProfile,
-        trace: SearchTrace | None = None,
-    ) -> Generated:
-        context = self._model.encoder(at_once(features))
-        ops = self._ops if trace is None else trace.of(self._ops)
-        found = beam_search(self._model.decoder, context, users, index, profile, ops)
+    def generate(self, features: Features, task: SearchTask) -> Generated:
+        decoder, context = self._model.decoder, self._model.encoder(at_once(features))
+        ops = self._ops if task.trace is None else task.trace.of(self._ops)
+        found = beam_search(decoder, context, task.users, task.index, task.profile, ops)
         return map_tensors(found, torch.Tensor.cpu)
 
 
@@ -132,8 +125,7 @@ class FastGeneration:
         self.vocab_sizes = folded.vocab_sizes
         self.ops = ops
         self.memo = PrefixMemo.build(folded, dtype, settings.memo_bytes, ops)
-        rounded = load_rounded_ops(self.device) if precision == "fp8" else None
-        self._weights = weights_in(folded, self.device, precision, rounded, settings.fp8_keep)
+        self._weights = weights_in(folded, precision, settings.fp8_keep)
         self._encoder = fast_encoder(model, dtype, load_encoder_ops(self.device))
 
     @torch.inference_mode()
@@ -142,19 +134,12 @@ class FastGeneration:
         return self._search(at_once(features), slot, profile, self.ops).packed()
 
     @torch.inference_mode()
-    def generate(
-        self,
-        features: Features,
-        users: UserTensors,
-        index: DecodeIndex,
-        profile: BeamProfile,
-        trace: SearchTrace | None = None,
-    ) -> Generated:
-        require_together(self.vocab_sizes, index, profile)
+    def generate(self, features: Features, task: SearchTask) -> Generated:
+        require_together(self.vocab_sizes, task.index, task.profile)
         slot = admission_slot(self.ops)
-        slot.point_at(users, index)
-        ops = self.ops if trace is None else trace.of(self.ops)
-        found = self._search(at_once(features).to(self.dtype), slot, profile, ops)
+        slot.point_at(task.users, task.index)
+        ops = self.ops if task.trace is None else task.trace.of(self.ops)
+        found = self._search(at_once(features).to(self.dtype), slot, task.profile, ops)
         return map_tensors(found, torch.Tensor.cpu)
 
     def _search(
@@ -168,21 +153,19 @@ class FastGeneration:
 class GraphGeneration:
     """One CUDA graph of `FastGeneration.search` per batch bucket and beam profile.
 
-    Before a replay, a batch's features are copied to the graph's inputs, or with a `stage` only the
-    addresses of its row numbers, and the admission slot points at its users and snapshot; after it,
-    one copy brings the result to the CPU's memory. So no graph holds an address of a snapshot. All
-    graphs share memory, slot and inputs: one batch runs at a time. Batches of any thread and stream
-    wait for each other on the GPU. A generation shares nothing with others, so a new checkpoint or
-    snapshot warms up while others serve.
+    Before a replay, the graph gets the addresses of a batch's row numbers, and the admission slot
+    points at its users and snapshot; after it, one copy brings the result to the CPU's memory. So
+    no graph holds an address of a snapshot. All graphs share memory, slot and inputs: one batch
+    runs at a time. Batches of any thread and stream wait for each other on the GPU. A generation
+    shares nothing with others, so a new checkpoint or snapshot warms up while others serve.
     """
 
     def __init__(
         self,
-        model: Model,
         fast: FastGeneration,
+        stage: FastStage,
         buckets: Collection[int],
         profiles: Iterable[BeamProfile],
-        stage: FastStage | None = None,
     ) -> None:
         """Record all graphs, which takes seconds. Other threads may use the GPU meanwhile."""
         self._fast = fast
@@ -191,16 +174,14 @@ class GraphGeneration:
         self._memory = GraphMemory(fast.device)
         self._lock = Lock()
         self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._inputs: dict[int, Features] = {}
+        self._inputs: dict[int, PlacedLookups] = {}
         self._calls: dict[tuple[int, BeamProfile], GraphedCall[Tensor]] = {}
         index = one_sid_index(fast.vocab_sizes, fast.device)
         widest_first = sorted(set(profiles), key=lambda profile: -sum(profile.beams))
         for profile in widest_first:
             require_together(fast.vocab_sizes, index, profile)
         for bucket in sorted(set(buckets), reverse=True):
-            inputs = self._inputs[bucket] = (
-                stage.recorded(bucket) if stage else empty_features(model, bucket, fast.dtype)
-            )
+            inputs = self._inputs[bucket] = stage.recorded(bucket)
             bitmask = torch.zeros((bucket, 1), dtype=torch.int64, device=fast.device)
             self._slot.point_at(UserTensors.asking(bitmask), index)
             for profile in widest_first:
@@ -209,18 +190,12 @@ class GraphGeneration:
         self._done.record(torch.cuda.current_stream(fast.device))
 
     @torch.inference_mode()
-    def generate(
-        self,
-        features: Features,
-        users: UserTensors,
-        index: DecodeIndex,
-        profile: BeamProfile,
-        trace: SearchTrace | None = None,
-    ) -> Generated:
-        if trace is not None:
+    def generate(self, features: Features, task: SearchTask) -> Generated:
+        if task.trace is not None:
             with self._turn():  # without a graph, one operation after the other
-                return self._fast.generate(features, users, index, profile, trace)
-        require_together(self._fast.vocab_sizes, index, profile)
+                return self._fast.generate(features, task)
+        users, profile = task.users, task.profile
+        require_together(self._fast.vocab_sizes, task.index, profile)
         bucket = len(users.bitmask)
         call = self._calls.get((bucket, profile))
         if call is None:
@@ -229,7 +204,7 @@ class GraphGeneration:
                 f"{sorted(self._inputs)}; give the profile when generation is made"
             )
         with self._turn():
-            self._slot.point_at(users, index)
+            self._slot.point_at(users, task.index)
             self._place(features, bucket)
             call.replay()
             return Generated.unpacked(started_copy(call.result), bucket)
@@ -237,9 +212,6 @@ class GraphGeneration:
     def _place(self, features: Features, bucket: int) -> None:
         """Let the graphs of this bucket read a batch's features."""
         inputs = self._inputs[bucket]
-        if isinstance(inputs, FeatureTensors):
-            copy_features(at_once(features), inputs)
-            return
         if not isinstance(features, PlacedLookups) or features.stage is not inputs.stage:
             raise ValueError("features must be those of the model that generation was made for")
         if features.batch != bucket:
@@ -260,32 +232,6 @@ class GraphGeneration:
 
 def at_once(features: Features) -> FeatureTensors:
     return features.compute() if isinstance(features, PlacedLookups) else features
-
-
-def empty_features(model: Model, batch: int, dtype: torch.dtype) -> FeatureTensors:
-    """Return the features of requests without inputs: every batch of this size has their shapes."""
-    inputs = read_inputs(model.spec, [], batch).to(model.decoder.start.device)
-    with torch.inference_mode():
-        features: FeatureTensors = model.features(inputs)
-        # Each gets separate memory, since features without inputs may be views of a weight.
-        own = partial(torch.clone, memory_format=torch.contiguous_format)
-        return map_tensors(features.to(dtype), own)
-
-
-def copy_features(source: FeatureTensors, target: FeatureTensors) -> None:
-    """Copy a batch's features into memory of the same shapes, with a cast, without waiting."""
-    given, kept = source.tensors(), target.tensors()
-    if len(given) != len(kept):
-        raise ValueError("features must be those of the model that generation was made for")
-    for one, other in zip(given, kept, strict=True):
-        if one.shape != other.shape:  # a copy would broadcast one row to all
-            raise ValueError(f"features must be {list(other.shape)}, got {list(one.shape)}")
-    # One launch copies all tensors of a type, but tensors of several types take a launch each.
-    for masks in (False, True):
-        places = [i for i, tensor in enumerate(kept) if (tensor.dtype == torch.bool) == masks]
-        if places:
-            targets, sources = [kept[i] for i in places], [given[i] for i in places]
-            torch._foreach_copy_(targets, sources, non_blocking=True)
 
 
 def started_copy(tensor: Tensor) -> Tensor:

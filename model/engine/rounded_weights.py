@@ -19,23 +19,18 @@ from torch import Tensor
 
 from grace.configs.errors import ConfigError
 from grace.configs.options import Fp8Product
-from grace.kernels.products.fp8_products import LARGEST, ORDERED, RoundedOps, RoundedWeight
+from grace.kernels import load_rounded_ops
+from grace.kernels.products.fp8_products import LARGEST, ORDERED, RoundedWeight
 from grace.model.definition.spec import DecoderSpec
 from grace.model.engine.decode_weights import PRECISIONS, FastLayer, FastWeights, Precision, Weight
 
 
 def weights_in(
-    folded: FastWeights,
-    device: torch.device,
-    precision: Precision,
-    rounded: RoundedOps | None = None,
-    kept: Collection[Fp8Product] = (),
+    folded: FastWeights, precision: Precision, kept: Collection[Fp8Product] = ()
 ) -> FastWeights:
-    """Return float32 weights in a precision. fp8 needs `rounded`, and leaves `kept` in bfloat16."""
+    """Return float32 weights in a precision. fp8 leaves `kept` in bfloat16."""
     if precision != "fp8":
-        return folded.to(device, PRECISIONS[precision])
-    if rounded is None:
-        raise ValueError("rounded: None, but precision fp8 needs these operations: pass them")
+        return folded.to(PRECISIONS[precision])
     names = rounded_products(folded.spec, precision, kept)
     if not names:
         raise ConfigError(
@@ -44,16 +39,16 @@ def weights_in(
         )
     _require_shapes(folded, names)
     balanced = _balanced(folded)
-    plain = balanced.to(device, PRECISIONS[precision])
+    plain = balanced.to(PRECISIONS[precision])
     given = zip(balanced.layers, plain.layers, strict=True)
     return replace(
         plain,
-        layers=tuple(_layer(own, other, names, device) for own, other in given),
-        qkv=tuple(_rounded(each, device, ordered=True) for each in balanced.qkv)
+        layers=tuple(_layer(own, other, names) for own, other in given),
+        qkv=tuple(_rounded(each, ordered=True) for each in balanced.qkv)
         if "qkv" in names
         else plain.qkv,
-        rounded=rounded,
-        value_norms=_value_norms(folded).to(device) if "cross_out" in names else None,
+        rounded=load_rounded_ops(folded.device),
+        value_norms=_value_norms(folded) if "cross_out" in names else None,
     )
 
 
@@ -68,9 +63,7 @@ def rounded_products(
     return tuple(x for x in every if x not in kept and not (gated and x == "feed_forward"))
 
 
-def _layer(
-    balanced: FastLayer, plain: FastLayer, names: Collection[str], device: torch.device
-) -> FastLayer:
+def _layer(balanced: FastLayer, plain: FastLayer, names: Collection[str]) -> FastLayer:
     changed: dict[str, Weight] = {}
     for name, product, ordered in (
         ("self_out", "self_out", False),
@@ -80,12 +73,12 @@ def _layer(
         ("ffn_out", "feed_forward", True),
     ):
         if product in names:
-            changed[name] = _rounded(getattr(balanced, name), device, ordered=ordered)
+            changed[name] = _rounded(getattr(balanced, name), ordered=ordered)
     return replace(plain, **changed)
 
 
-def _rounded(weight: Weight, device: torch.device, *, ordered: bool) -> RoundedWeight:
-    return RoundedWeight.of(_plain(weight).to(device), reads_ordered=ordered)
+def _rounded(weight: Weight, *, ordered: bool) -> RoundedWeight:
+    return RoundedWeight.of(_plain(weight), reads_ordered=ordered)
 
 
 def _balanced(folded: FastWeights) -> FastWeights:

@@ -35,7 +35,7 @@ from grace.kernels import (
 from grace.kernels.eligibility.tensors import has_bit
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, require_match
 from grace.model.definition.model import Model
-from grace.model.engine.generation import PlainGeneration
+from grace.model.engine.generation import PlainGeneration, SearchTask
 from grace.model.train.interactions import HistoryBatches, Int64, Interactions, history_input
 from grace.model.train.log_reader import catalogue_of, read_log
 from grace.model.train.loop import Progress, reproducible
@@ -150,7 +150,7 @@ class Search:
             nobody = self.index.csr_tokens.new_zeros((len(events), 0), dtype=torch.int64)
             users = UserTensors.asking(nobody)
         engine = PlainGeneration(self.model, self.ops)
-        found = engine.generate(features, users, self.index, self.profile)
+        found = engine.generate(features, SearchTask(users, self.index, self.profile))
         found.require_finite()
         leaves: Int64 = found.leaves.cpu().numpy()
         return leaves

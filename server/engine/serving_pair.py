@@ -29,7 +29,7 @@ from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, r
 from grace.model.definition.spec import ModelSpec
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.engine.device_copy import Blocks
-from grace.model.engine.feature_stage import FastStage, FeatureStage, feature_stage_for
+from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
 from grace.model.engine.generation import EngineSettings, Generation, generation_for
 from grace.model.engine.prefix_memo import PrefixMemo
 from grace.model.engine.rounded_weights import rounded_products
@@ -155,9 +155,8 @@ def load_model(config: ServingConfig, snapshot: Snapshot, device: torch.device) 
     require_numbered_places(generation, loaded.spec.vocab_sizes, device)
     ops = load_ops(device)
     begin = perf_counter()
-    features = feature_stage_for(loaded, PRECISIONS[engine.precision], in_graph=True)
-    stage = features if isinstance(features, FastStage) else None
-    made = generation_for(loaded, ops, engine, generation, stage)
+    features = feature_stage_for(loaded, PRECISIONS[engine.precision])
+    made = generation_for(loaded, ops, engine, generation, features)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     seconds = perf_counter() - begin

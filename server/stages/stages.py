@@ -20,6 +20,7 @@ from grace.index.matching.exact import HeldAds, MatchCounts
 from grace.index.trie import NO_NODE
 from grace.kernels import UserTensors
 from grace.model.engine.device_copy import Staging
+from grace.model.engine.generation import SearchTask
 from grace.model.engine.search_trace import SearchTrace
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError, internal, invalid_field, refusal_of
@@ -169,9 +170,8 @@ def compute_features(batch: InputBatch) -> FeatureBatch:
 
 def generate_sids(batch: FeatureBatch, trace: SearchTrace | None = None) -> GeneratedBatch:
     bound = batch.input.batch
-    generated = bound.pair.model.generation.generate(
-        batch.features, batch.input.users, bound.pair.index, bound.profile, trace
-    )
+    task = SearchTask(batch.input.users, bound.pair.index, bound.profile, trace)
+    generated = bound.pair.model.generation.generate(batch.features, task)
     return GeneratedBatch(batch.input, generated.leaves, generated.scores, generated.corrupt)
 
 

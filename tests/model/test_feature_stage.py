@@ -21,7 +21,7 @@ from grace.model.engine.feature_stage import FastStage, PlacedLookups
 from grace.model.engine.generation import at_once
 from grace.proto.retrieval_pb2 import Features
 from support.emulated_cuda import emulated_cuda
-from support.encoder_cases import INTERFORMER, T5, random_features
+from support.encoder_cases import INTERFORMER, T5, random_features, tensors_of
 from support.plain_inputs import encode_inputs, features_message
 
 DEVICES = pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def requests_of(spec: ModelSpec, seed: int) -> list[Features]:
 
 
 def assert_same_features(got: FeatureTensors, expected: FeatureTensors, tolerance: float) -> None:
-    for one, other in zip(got.tensors(), expected.tensors(), strict=True):
+    for one, other in zip(tensors_of(got), tensors_of(expected), strict=True):
         one = one.cpu()
         if one.dtype == torch.bool:
             assert torch.equal(one, other)
@@ -100,7 +100,7 @@ def test_a_recorded_function_computes_the_batch_to_which_it_points(kind: str) ->
     model, requests = model_of(spec), requests_of(spec, 1)
     expected = model.features(encode_inputs(spec, requests, 9))
     with emulated_cuda():
-        stage = FastStage(model, torch.float32, in_graph=True, ops=CUDA_FEATURES)
+        stage = FastStage(model, torch.float32, CUDA_FEATURES)
         recorded = stage.recorded(9)
         recorded.compute()
         staging = Staging(blocks)

@@ -1,7 +1,5 @@
 """Plain and fast generation behind one interface, and what a recorded one reads and returns."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -14,13 +12,12 @@ from grace.model.definition.beam_search import Generated
 from grace.model.definition.inputs import map_tensors
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.engine.device_copy import Blocks, Staging
-from grace.model.engine.feature_stage import FastStage
+from grace.model.engine.feature_stage import FastStage, PlainStage
 from grace.model.engine.generation import (
     EngineSettings,
     FastGeneration,
+    SearchTask,
     at_once,
-    copy_features,
-    empty_features,
     generation_for,
 )
 from support.fast_cases import MODELS, PROFILES, index_of, make_batch, make_model
@@ -42,7 +39,7 @@ def test_fast_generation_owns_its_weights(kind: str, precision: Precision) -> No
     staging = Staging(Blocks(CPU))
     _, compute = features.read([], 4, staging)
     before, kept = at_once(compute()), map_tensors(batch.features, torch.clone)
-    expected = fast.generate(batch.features, batch.users, index, PROFILES[0])
+    expected = fast.generate(batch.features, SearchTask(batch.users, index, PROFILES[0]))
     assert (expected.leaves != NO_NODE).any()
     assert not expected.corrupt.any()
     assert expected.scores.dtype == torch.float32
@@ -50,7 +47,7 @@ def test_fast_generation_owns_its_weights(kind: str, precision: Precision) -> No
     with torch.no_grad():
         for weight in model.parameters():
             weight.fill_(torch.nan)
-    got = fast.generate(kept, batch.users, index, PROFILES[0])
+    got = fast.generate(kept, SearchTask(batch.users, index, PROFILES[0]))
     assert torch.equal(got.scores, expected.scores)
     after = at_once(compute())
     if before.non_sequence is not None and after.non_sequence is not None:
@@ -60,38 +57,9 @@ def test_fast_generation_owns_its_weights(kind: str, precision: Precision) -> No
 
 
 def test_a_precision_without_a_gpu_is_refused() -> None:
+    model = make_model("t5", CPU)
     with pytest.raises(ConfigError, match=r"^precision: bf16 needs a GPU; on device"):
-        generation_for(make_model("t5", CPU), OPS, EngineSettings("bf16", 0), CONFIG)
-
-
-def test_empty_features_are_no_view_of_a_weight() -> None:
-    """A model with sequences only repeats its own tokens as features."""
-    spec = MODELS["interformer"]
-    sequences = {name: x for name, x in spec.inputs.items() if name in ("clicks", "buys")}
-    model = type(make_model("interformer", CPU))(replace(spec, inputs=sequences))
-    for weight in model.parameters():
-        torch.nn.init.ones_(weight)
-    target = empty_features(model, 3, torch.float32)
-    assert target.non_sequence is not None
-    with torch.inference_mode():
-        target.non_sequence[1] = 7
-    assert (target.non_sequence[0] == 1).all()
-    assert torch.equal(model.features.get_parameter("tokens"), torch.ones(5, 21))
-
-
-@torch.inference_mode()
-def test_features_of_another_model_or_batch_are_not_copied() -> None:
-    model, other = make_model("interformer", CPU), make_model("t5", CPU)
-    kept = empty_features(model, 4, torch.float32)
-    for features, fault in (
-        (make_batch(model, 1, 1, 1, CPU).features, r"features must be \[4, 5, 21\], got \[1, "),
-        (make_batch(other, 1, 1, 4, CPU).features, "must be those of the model"),
-    ):
-        with pytest.raises(ValueError, match=fault):
-            copy_features(features, kept)
-    given = make_batch(model, 1, 3, 4, CPU).features
-    copy_features(given, kept)
-    assert all(map(torch.equal, kept.tensors(), given.tensors()))
+        generation_for(model, OPS, EngineSettings("bf16", 0), CONFIG, PlainStage(model))
 
 
 def test_a_result_that_was_packed_for_one_copy_is_the_same() -> None:

@@ -2,7 +2,7 @@
 
 import gc
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -25,6 +25,8 @@ from grace.model.engine.generation import (
     FastGeneration,
     GraphGeneration,
     PlainGeneration,
+    SearchTask,
+    at_once,
 )
 from support.encoder_cases import random_features
 from support.fast_cases import (
@@ -51,6 +53,7 @@ class Both:
     """One model: as graphs on the GPU, and plain on the CPU."""
 
     model: Model
+    stage: FastStage
     fast: FastGeneration
     graphs: GraphGeneration
     plain_model: Model
@@ -59,16 +62,20 @@ class Both:
     def of(kind: str) -> "Both":
         model = make_model(kind, GPU)
         fast = FastGeneration(model, load_ops(GPU), EngineSettings("fp32", ALL_STEPS))
-        graphs = GraphGeneration(model, fast, BUCKETS, PROFILES)
-        return Both(model, fast, graphs, make_model(kind, CPU))
+        stage = FastStage(model, torch.float32)
+        graphs = GraphGeneration(fast, stage, BUCKETS, PROFILES)
+        return Both(model, stage, fast, graphs, make_model(kind, CPU))
 
     def batch(self, seed: int, requests: int, bucket: int) -> Batch:
-        return make_batch(self.model, seed, requests, bucket, GPU)
+        rng = np.random.default_rng(seed)
+        given = [random_features(self.model.spec, rng) for _ in range(requests)]
+        _, features = self.stage.read([*map(features_message, given)], bucket, Staging(Blocks(GPU)))
+        return replace(make_batch(self.model, seed, requests, bucket, GPU), features=features())
 
     def start(self, batch: Batch, index: DecodeIndex, profile: BeamProfile) -> Generated:
         """Return a result that is readable once the stream is done; the batch lives till then."""
         users = with_eligible(batch.users, index, self.fast.ops)
-        return self.graphs.generate(batch.features, users, index, profile)
+        return self.graphs.generate(batch.features, SearchTask(users, index, profile))
 
     def generate(self, batch: Batch, index: DecodeIndex, profile: BeamProfile) -> Generated:
         found = self.start(batch, index, profile)
@@ -76,9 +83,10 @@ class Both:
         return found
 
     def plainly(self, batch: Batch, index: DecodeIndex, profile: BeamProfile) -> Generated:
-        features, users, index = map_tensors((batch.features, batch.users, index), torch.Tensor.cpu)
-        plain = PlainGeneration(self.plain_model, REFERENCE)
-        return plain.generate(features, with_eligible(users, index, REFERENCE), index, profile)
+        given = at_once(batch.features), batch.users, index
+        features, users, index = map_tensors(given, torch.Tensor.cpu)
+        task = SearchTask(with_eligible(users, index, REFERENCE), index, profile)
+        return PlainGeneration(self.plain_model, REFERENCE).generate(features, task)
 
 
 @pytest.fixture(scope="module", params=sorted(MODELS))
@@ -99,7 +107,7 @@ def test_a_replay_gives_what_fast_and_plain_generation_give(
     for seed in range(3):
         batch = both.batch(seed, max(1, bucket - 1), bucket)
         got = both.generate(batch, index, profile)
-        fast = both.fast.generate(batch.features, batch.users, index, profile)
+        fast = both.fast.generate(batch.features, SearchTask(batch.users, index, profile))
         assert torch.equal(got.leaves, fast.leaves)
         assert torch.equal(got.scores, fast.scores)
         assert (got.leaves != NO_NODE).any()
@@ -111,9 +119,8 @@ def test_a_replay_gives_what_fast_and_plain_generation_give(
 def test_features_within_a_graph_give_the_same_bits(kind: str, precision: Precision) -> None:
     model = make_model(kind, GPU)
     fast = FastGeneration(model, load_ops(GPU), EngineSettings(precision, ALL_STEPS))
-    given, placed = (FastStage(model, PRECISIONS[precision], in_graph=x) for x in (False, True))
-    before = GraphGeneration(model, fast, BUCKETS, PROFILES)
-    within = GraphGeneration(model, fast, BUCKETS, PROFILES, placed)
+    stage = FastStage(model, PRECISIONS[precision])
+    within = GraphGeneration(fast, stage, BUCKETS, PROFILES)
     blocks, index = Blocks(GPU), index_of(model, 1, MatcherMode.UNION, GPU)
     rng, made = np.random.default_rng(3), []
     for turn in range(12):
@@ -121,22 +128,22 @@ def test_features_within_a_graph_give_the_same_bits(kind: str, precision: Precis
         requests = [random_features(model.spec, rng) for _ in range(max(1, bucket - turn % 2))]
         messages = [*map(features_message, requests)]
         users = make_batch(model, turn, len(requests), bucket, GPU).users
-        for stage, generation in ((given, before), (placed, within)):
-            staging = Staging(blocks if stage is placed else Blocks(GPU))
-            features = stage.read(messages, bucket, staging)[1]()
-            answer = generation.generate(features, users, index, PROFILES[turn % 2])
-            made.append((staging, features, users, answer))
+        staging = Staging(blocks)
+        features = stage.read(messages, bucket, staging)[1]()
+        answer = within.generate(features, SearchTask(users, index, PROFILES[turn % 2]))
+        expected = fast.generate(features, SearchTask(users, index, PROFILES[turn % 2]))
+        made.append((staging, features, users, answer, expected))
     torch.cuda.synchronize()
-    for (*_, one), (*_, other) in zip(made[::2], made[1::2], strict=True):
+    for *_, one, other in made:
         assert torch.equal(one.leaves, other.leaves)
         assert torch.equal(one.scores, other.scores)
         assert not one.corrupt.any()
-    (_, unplaced, users, _), (_, features, *_), (_, other_size, *_) = (*made[:2], made[3])
+    (_, features, users, *_), (_, other_size, *_) = made[:2]
     with pytest.raises(ValueError, match="must be those of the model"):
-        within.generate(unplaced, users, index, PROFILES[0])
+        within.generate(at_once(features), SearchTask(users, index, PROFILES[0]))
     with pytest.raises(ValueError, match=r"features must be of 1 requests, got 4"):
-        within.generate(other_size, users, index, PROFILES[0])
-    within.generate(features, users, index, PROFILES[0])
+        within.generate(other_size, SearchTask(users, index, PROFILES[0]))
+    within.generate(features, SearchTask(users, index, PROFILES[0]))
 
 
 def test_every_batch_sees_its_own_snapshot_without_waiting_for_another(both: Both) -> None:

@@ -2,8 +2,9 @@
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from grace.model.definition.inputs import UserContext
+from grace.model.definition.inputs import FeatureTensors, UserContext
 from grace.model.definition.model import Model
 from grace.model.definition.spec import (
     BagInput,
@@ -97,3 +98,8 @@ def random_features(spec: ModelSpec, rng: np.random.Generator) -> Features:
 def context_of(model: Model, *requests: Features, batch: int | None = None) -> UserContext:
     with torch.inference_mode():
         return model.user_context(encode_inputs(model.spec, requests, batch))
+
+
+def tensors_of(features: FeatureTensors) -> list[Tensor]:
+    single = [] if features.non_sequence is None else [features.non_sequence]
+    return [*single, *(x for each in features.sequences for x in (each.states, each.mask))]

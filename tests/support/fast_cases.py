@@ -10,15 +10,16 @@ from grace.configs.eligibility import MatcherMode
 from grace.configs.generation import BeamProfile
 from grace.configs.options import Fp8Product
 from grace.index.users.user_rows import UserEncoder
-from grace.kernels import DecodeIndex, Ops, UserTensors, admission_slot, load_rounded_ops
+from grace.kernels import DecodeIndex, Ops, UserTensors, admission_slot
 from grace.model.checkpoints.init import random_model
 from grace.model.definition.beam_search import Generated, beam_search
 from grace.model.definition.decoder import Decoder
-from grace.model.definition.inputs import FeatureTensors, UserContext, map_tensors
+from grace.model.definition.inputs import UserContext, map_tensors
 from grace.model.definition.model import Model
 from grace.model.definition.spec import DecoderSpec, ModelSpec
 from grace.model.engine.decode_loop import fast_search
 from grace.model.engine.decode_weights import PRECISIONS, FastWeights, Precision
+from grace.model.engine.feature_stage import Features
 from grace.model.engine.prefix_memo import PrefixMemo
 from grace.model.engine.rounded_weights import weights_in
 from support.encoder_cases import INTERFORMER, T5, random_features
@@ -113,8 +114,7 @@ def search_fast(
     memo = PrefixMemo.build(folded, PRECISIONS[precision], memo_bytes, ops)
     slot = admission_slot(ops)
     slot.point_at(case.users, case.index)
-    rounded = load_rounded_ops(folded.device) if precision == "fp8" else None
-    weights = weights_in(folded, folded.device, precision, rounded, kept)
+    weights = weights_in(folded, precision, kept)
     found = fast_search(weights, memo, case.context, slot, case.profile, ops)
     return Generated(case.index.leaves_of(found.nodes), found.scores, found.corrupt)
 
@@ -132,7 +132,7 @@ PROFILES = (BeamProfile((1, 3, 4), 6), BeamProfile((1, 5, 17), 13))
 
 @dataclass(frozen=True)
 class Batch:
-    features: FeatureTensors
+    features: Features
     users: UserTensors
 
 

@@ -115,23 +115,23 @@ def counting_ops(ops: Ops, counts: Counts) -> Ops:
     return replace(ops, **{name: counting(name, getattr(ops, name)) for name in _LEAST})
 
 
-class NamedProducts:
+class NamedProducts(Products):
     """Plain products, each in a range that the profiler reports, named by its shape.
 
     Some are launched through ctypes, where a profiler sees a kernel but no operation. `counts` gets
     the least work of each.
     """
 
-    def __init__(self, products: Products, counts: Counts) -> None:
-        self._products, self._counts = products, counts
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
 
     def into(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
         with _named(self._counts, x, weight, "", out.element_size()):
-            self._products.into(x, weight, out)
+            super().into(x, weight, out)
 
     def add(self, residual: Tensor, x: Tensor, weight: Tensor) -> None:
         with _named(self._counts, x, weight, " added", 2 * residual.element_size()):
-            self._products.add(residual, x, weight)
+            super().add(residual, x, weight)
 
 
 def named_rounded(ops: RoundedOps, counts: Counts) -> RoundedOps:

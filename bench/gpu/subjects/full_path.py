@@ -2,8 +2,8 @@
 
 The server's own stages run one after another, and each batch is waited for, without gRPC and
 without the overlap of batches: a batch's latency, as in the paper's column `full`. Only the
-generation is the rung's, as one CUDA graph with the encoder. Without constraints there is no
-catalogue to look SIDs up in, and the path ends with the SIDs in the host's memory.
+generation is the rung's, as one CUDA graph with features and encoder. Without constraints there is
+no catalogue to look SIDs up in, and the path ends with the SIDs in the host's memory.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from grace.bench.gpu.subjects.search import (
     overlap,
 )
 from grace.bench.gpu.subjects.workload import Engine, Workload
-from grace.configs.generation import BeamProfile, GenerationConfig
+from grace.configs.generation import GenerationConfig
 from grace.configs.machine import available_cores
 from grace.configs.serving import LimitsConfig
 from grace.index.matching.exact import ExactMatcher
@@ -41,10 +41,14 @@ from grace.model.engine.decode_weights import Precision
 from grace.model.engine.device_copy import Blocks
 from grace.model.engine.fast_encoder import fast_encoder
 from grace.model.engine.feature_reader import read_inputs
-from grace.model.engine.feature_stage import Features, FeatureStage, feature_stage_for
-from grace.model.engine.generation import at_once, copy_features, empty_features, started_copy
+from grace.model.engine.feature_stage import (
+    FastStage,
+    Features,
+    PlacedLookups,
+    feature_stage_for,
+)
+from grace.model.engine.generation import SearchTask, at_once, started_copy
 from grace.model.engine.prefix_memo import PrefixMemo
-from grace.model.engine.search_trace import SearchTrace
 from grace.server.engine.memory import EligibilityFacts
 from grace.server.engine.serving_pair import EngineFacts, ServingModel, ServingPair, Shown
 from grace.server.messages import (
@@ -90,8 +94,8 @@ class Surroundings:
         model = engine.plain
         self.encoder = fast_encoder(model, dtype, load_encoder_ops(work.device))
         self.work, self.engine, self.precision = work, engine, precision
-        self.stage: FeatureStage = feature_stage_for(model, dtype)
-        self.features = empty_features(model, work.batch, dtype)
+        self.stage = stage = feature_stage_for(model, dtype)
+        self.recorded = stage.recorded(work.batch) if isinstance(stage, FastStage) else None
 
     @torch.inference_mode()
     def plain_context(self, requests: Sequence[Retrieval]) -> UserContext:
@@ -132,35 +136,33 @@ class _RungGeneration:
 
     def __init__(self, around: Surroundings, search: Search, users: UserTensors) -> None:
         """`users` are those that the graph is recorded with."""
-        engine, features = around.engine, around.features
-        self._search, self._features = search, features
+        engine, self._search = around.engine, search
         self.memo: PrefixMemo | None = engine.memo
+        self._features: Features | None = around.recorded  # on a CPU, those of the batch
         search.point_at(users)
 
         @torch.inference_mode()
         def run() -> TracedResult:
-            return search.run(around.encoder(features))
+            assert self._features is not None
+            return search.run(around.encoder(at_once(self._features).to(engine.weights.dtype)))
 
         self._graph = around.work.record(run)
         self._last: TracedResult | None = None
 
     @torch.inference_mode()
-    def generate(
-        self,
-        features: Features,
-        users: UserTensors,
-        index: DecodeIndex,
-        profile: BeamProfile,
-        trace: SearchTrace | None = None,
-    ) -> Generated:
-        assert profile == self._search.profile
-        assert trace is None, "a rung is not traced"
-        self._search.point_at(users)
-        copy_features(at_once(features), self._features)
+    def generate(self, features: Features, task: SearchTask) -> Generated:
+        assert task.profile == self._search.profile
+        assert task.trace is None, "a rung is not traced"
+        self._search.point_at(task.users)
+        if isinstance(self._features, PlacedLookups):
+            assert isinstance(features, PlacedLookups)
+            self._features.at.copy_(features.at, non_blocking=True)
+        else:
+            self._features = features
         self._last = self._graph()
         found = self._last.result
-        made = Generated(index.leaves_of(found.nodes).int(), found.scores, found.corrupt)
-        return Generated.unpacked(started_copy(made.packed()), len(users.bitmask))
+        made = Generated(task.index.leaves_of(found.nodes).int(), found.scores, found.corrupt)
+        return Generated.unpacked(started_copy(made.packed()), len(task.users.bitmask))
 
     def last(self) -> SearchResult:
         """The result of the last batch, with nodes that identify its SIDs."""

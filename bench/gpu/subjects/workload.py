@@ -129,9 +129,7 @@ class Workload:
         dtype, ops = PRECISIONS[precision], self.load_ops(self.device)
         folded = FastWeights.of(model.decoder)
         memo = PrefixMemo.build(folded, dtype, self.memo_bytes, ops)
-        rounded = self.rounded if precision == "fp8" else None
-        weights = weights_in(folded, folded.device, precision, rounded)
-        return Engine(model, weights, memo, ops)
+        return Engine(model, weights_in(folded, precision), memo, ops)
 
     def random_engine(self, precision: Precision) -> Engine:
         return self.engine(random_decoder_alone(self.spec, self.device), precision)
