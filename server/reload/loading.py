@@ -17,6 +17,7 @@ from time import sleep
 import torch
 
 from grace.configs.errors import GraceError
+from grace.configs.machine import available_cores
 from grace.configs.serving import ServingConfig
 from grace.index.allocation import free_kept
 from grace.index.snapshot import Snapshot
@@ -38,7 +39,7 @@ from grace.server.engine.serving_pair import (
 )
 from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOG
-from grace.server.reload.fresh import load_threads, lowest_watermark, with_changes
+from grace.server.reload.fresh import lowest_watermark, with_changes
 from grace.server.stages.stages import Stages
 from grace.server.stages.warm_up import Observe, warm_up
 from grace.server.start_up import start_fault, too_little_memory
@@ -46,6 +47,9 @@ from grace.server.threads import daemon_thread
 
 READERS = 1
 """Threads that read files. Each needs the interpreter after every chunk, and delays the server."""
+
+CORES_PER_THREAD = 4
+"""Requests have the other cores, while a load computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,8 @@ class Loader:
 
     def _version(self, version: int) -> Snapshot:
         free_kept()
-        return load_version(self.config, version, self.device, load_threads(), READERS)
+        threads = max(1, available_cores() // CORES_PER_THREAD)
+        return load_version(self.config, version, self.device, threads, READERS)
 
     def _changed(
         self, snapshot: Snapshot, served: ServingPair | None = None
