@@ -177,7 +177,8 @@ def test_another_thread_records_while_this_one_serves(both: Both) -> None:
         assert float(pinned.sum()) == 63
         served += 1
     thread.join()
-    assert_same_sids(made[0].generate(batch, index, WIDE), expected)
+    (other,) = made
+    assert_same_sids(other.generate(other.batch(3, 4, 4), index, WIDE), expected)
 
 
 def test_threads_on_different_streams_get_their_own_answers(both: Both) -> None:
