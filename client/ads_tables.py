@@ -81,7 +81,6 @@ class AdsSender:
         spec = BuildSpec(
             data.of_ads_in(tables, self.options.sids),
             root=self.options.data,
-            partial=True,
             sid_space=found.snapshot.sid_space,
             vocab_sizes=tuple(found.model.vocab_sizes),
             without=self.options.without,

@@ -17,6 +17,7 @@ from grace.index.builder.numbering import RootMaps, number_ids
 from grace.index.builder.report import BuildReport, Steps, peak_memory
 from grace.index.builder.rule_columns import columns_stated
 from grace.index.builder.source import AdsSource, ExpectedColumns, open_ads
+from grace.index.codebook.folder import stated_space
 from grace.index.coverage import CoverageChange, coverage, coverage_of_version
 from grace.index.progress import Notify, Progress
 from grace.index.rejects import Fault, Reject, RejectLog
@@ -45,11 +46,10 @@ MAX_THREADS = 1024
 
 @dataclass(frozen=True, slots=True)
 class BuildSpec(BuildOptions):
-    """`partial`: `data` has some ads of a catalogue, whose SID space and vocabulary are given."""
+    """If `data` has some ads of a catalogue, its SID space and vocabulary are given."""
 
     data: DataFolder
     root: Path
-    partial: bool = False
     threads: int = field(default_factory=available_cores)
     batch_rows: int = BATCH_ROWS
 
@@ -203,10 +203,12 @@ def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan
     if not 1 <= spec.threads <= MAX_THREADS:
         raise InputError(f"--threads {spec.threads}: give 1 to {MAX_THREADS}, one per core")
     schema = load_schema(spec.data.targeting)
-    sids = None if spec.data.sids is None else open_sid_table(spec.data.sids)
-    maps = frozenset(spec.id_maps)
-    expected = ExpectedColumns(schema, spec.without, sids is not None, maps, spec.partial)
-    source = open_ads(spec.data.ads, expected)
+    data, maps = spec.data, frozenset(spec.id_maps)
+    first = data.given_sids or data.sids
+    sids = None if first is None else open_sid_table(first)
+    partial = data.catalogue is not None
+    expected = ExpectedColumns(schema, spec.without, sids is not None, maps, partial)
+    source = open_ads(data.ads, expected)
     if sids is not None:
         source = replace(source, sid_space=sid_space_in(sids), vocab_sizes=vocab_sizes_in(sids))
     sid_space, vocab_sizes = _sid_space_and_vocabulary(spec, source)
@@ -230,9 +232,16 @@ def _sid_space_and_vocabulary(spec: BuildSpec, source: AdsSource) -> tuple[str, 
             "grace.vocab_sizes to take them from"
         )
     require_sids(name, sizes)
-    if spec.partial and (source.sid_space or name, source.vocab_sizes or sizes) != (name, sizes):
+    whole = spec.data.catalogue
+    if whole and (found := stated_space(whole)) and found[0] != name:
         raise InputError(
-            f"{' and '.join(spec.data.ads.files[:2])}: SIDs of the space {source.sid_space!r}, but "
+            f"{whole.folder}: its SID space is {found[0]!r} ({found[1]}), but the catalogue's is "
+            f"{name!r}; give --data the folder of that catalogue"
+        )
+    if whole and (source.sid_space or name, source.vocab_sizes or sizes) != (name, sizes):
+        files = spec.data.ads.files if spec.data.given_sids is None else (spec.data.given_sids,)
+        raise InputError(
+            f"{' and '.join(files[:2])}: SIDs of the space {source.sid_space!r}, but "
             f"the catalogue has {name!r}; give these ads its SIDs, or build all ads"
         )
     return name, sizes
