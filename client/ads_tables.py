@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 from typing import NoReturn
 
 from grace.client.admin_client import AdminClient
@@ -14,7 +14,7 @@ from grace.configs.errors import CallError, GraceError, InputError
 from grace.configs.options import PutOptions
 from grace.index.builder.plan import BuildSpec, plan_build
 from grace.index.changes.put_rows import PutRow, put_rows
-from grace.index.tables.addresses import ending_format
+from grace.index.tables.addresses import ENDINGS, ending_format
 from grace.index.tables.data_folder import read_data_folder
 from grace.index.tables.item_numbers import replacing
 from grace.proto.retrieval_pb2 import (
@@ -24,10 +24,17 @@ from grace.proto.retrieval_pb2 import (
     UpdatesStatus,
 )
 
+UNFINISHED_SECONDS = 10.0
+"""How long a file of another ending may be a table that a program still writes."""
+
 _MOST_CHARACTERS = 8 << 20  # of the rows in one update: a server takes 64 MiB
 
 Stamps = Mapping[str, Sequence[int]]
 """The time and size of files, by name. Another file of the same name has others."""
+
+
+def counted(ads: int) -> str:
+    return f"{ads:,} ad{'' if ads == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,7 @@ class Sent:
     visible: int  # the last update whose changes are served
     put: int
     removed: int
+    absent: int  # ads to remove that the served snapshot did not have
     refused: tuple[str, ...]
 
 
@@ -60,15 +68,16 @@ class AdsSender:
         if both := {row.ad_id for row in rows}.intersection(removed):
             raise InputError(f"--remove: the tables have the ad with number {min(both)}; drop one")
         last: UpdatesStatus | UpdateAdsResponse = found.updates
-        updates, of_server = [*self._batches(rows)], 0
+        updates, of_server, absent = [*self._batches(rows)], 0, 0
         updates += [([], UpdateAdsRequest(remove=removed))] if removed else []
         for own, update in updates:
             update.wait_visible = wait and update is updates[-1][1]
             last = reply = self.client.update_next(update, self.timeout)
             of_server += len(reply.refused)
+            absent += reply.unknown["ad"].count
             refused += [f"{own[each.place].source}: {each.fault}" for each in reply.refused]
-        put = len(rows) - of_server
-        return Sent(last.sequence, last.visible, put, len(removed), tuple(refused))
+        put, gone = len(rows) - of_server, len(removed) - absent
+        return Sent(last.sequence, last.visible, put, gone, absent, tuple(refused))
 
     def _rows(
         self, tables: Sequence[str], found: GetStatusResponse
@@ -113,6 +122,7 @@ class AdsFolderFollower(Follower):
         self._folder, self._file, self._sender = folder, sent, sender
         self._fault = ""  # of the folder or a table, which is tried again
         self._sent: Stamps = {}
+        self._named: set[str] = set()  # files that are no tables
 
     def run(self) -> NoReturn:
         self._read_sent()
@@ -149,11 +159,11 @@ class AdsFolderFollower(Follower):
                 for refused in sent.refused:
                     self._show(refused, True)
                 of_refused = f", {len(sent.refused):,} refused" if sent.refused else ""
-                self._show(f"{name}: {sent.put:,} ads put{of_refused}", False)
+                self._show(f"{name}: {counted(sent.put)} put{of_refused}", False)
         except GraceError as error:
             if isinstance(error, CallError) and may_pass(error):
                 raise
-            fault = str(error)
+            fault = f"{error}; it is tried again each second, and later tables wait"
         except OSError as error:
             fault = f"{error.filename or self._folder}: {error.strerror or error}"
         if fault != self._fault:
@@ -163,8 +173,13 @@ class AdsFolderFollower(Follower):
 
     def _found(self) -> Stamps:
         with os.scandir(self._folder) as entries:
-            stats = {each.name: each.stat() for each in entries if ending_format(each.name)}
+            stats = {each.name: each.stat() for each in entries if each.is_file()}
         names = sorted(name for name in stats if name[0] not in "._")
+        for name in [each for each in names if not ending_format(each)]:
+            names.remove(name)
+            if name not in self._named and stats[name].st_mtime < time() - UNFINISHED_SECONDS:
+                self._named.add(name)
+                self._show(f"{name}: not sent: a table's name ends in {ENDINGS}", False)
         return {name: [stats[name].st_mtime_ns, stats[name].st_size] for name in names}
 
     def _begin_again(self, sequence: int) -> None:

@@ -27,12 +27,14 @@ class Updated:
     applied   whether this update changed the state; False: its number was in force before, or
               parts of it are missing
     refused   its puts that are not in force
+    absent    ads that it removes, and that the snapshot served before does not have
     """
 
     sequence: int
     applied: bool
     update: AdUpdate | None = field(default=None, compare=False)
     refused: tuple[RefusedPut, ...] = ()
+    absent: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +53,7 @@ class Waiting:
     update: AdUpdate | None = None
     kept: bytes = b""
     refused: tuple[RefusedPut, ...] = ()
+    absent: tuple[int, ...] = ()
     parts: "tuple[Waiting, ...]" = ()
 
     @property
@@ -72,6 +75,9 @@ class Waiting:
         Raise RequestError if the update is faulty, and `not_ready` for puts without a snapshot.
         """
         update, self.kept = read_update(self.message), self.message
+        if snapshot is not None:
+            absent = snapshot.ads.ordinals(update.remove) < 0
+            self.absent = tuple(update.remove[absent].tolist())
         if update.put:
             if snapshot is None:
                 raise not_ready()

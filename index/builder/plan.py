@@ -17,7 +17,6 @@ from grace.index.builder.numbering import RootMaps, number_ids
 from grace.index.builder.report import BuildReport, Steps, peak_memory
 from grace.index.builder.rule_columns import columns_stated
 from grace.index.builder.source import AdsSource, ExpectedColumns, open_ads
-from grace.index.codebook.folder import stated_space
 from grace.index.coverage import CoverageChange, coverage, coverage_of_version
 from grace.index.progress import Notify, Progress
 from grace.index.rejects import Fault, Reject, RejectLog
@@ -32,7 +31,12 @@ from grace.index.storage import (
 from grace.index.tables.data_folder import DataFolder
 from grace.index.tables.item_numbers import IdMap
 from grace.index.tables.roles import both_names
-from grace.index.tables.sid_table import open_sid_table, sid_space_in, vocab_sizes_in
+from grace.index.tables.sid_table import (
+    open_sid_table,
+    sid_space_in,
+    stated_space,
+    vocab_sizes_in,
+)
 from grace.index.targeting.schema import TargetingSchema, load_schema, plain_column
 
 ENDED_REJECTS = "ended.rejects.jsonl"

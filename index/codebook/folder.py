@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,11 +17,9 @@ from grace.configs.yaml_loader import read_yaml
 from grace.index.codebook.codebook import Codebook, Level, Tokens, Vectors
 from grace.index.codebook.items import Ids
 from grace.index.snapshot import require_sids
-from grace.index.tables.addresses import Format, ending_format, files_at
-from grace.index.tables.data_folder import SIDS_FILE, DataFolder, local_folder
+from grace.index.tables.data_folder import SIDS_FILE
 from grace.index.tables.rows import read_rows
-from grace.index.tables.sid_table import COLUMNS, open_sid_table, sid_space_in, sid_table_at
-from grace.index.tables.table_file import open_table
+from grace.index.tables.sid_table import COLUMNS, open_sid_table, sid_space_in
 
 CODEBOOK_YAML = "codebook.yaml"  # SID space, sizes, and how the codebook was learned
 WEIGHTS = "codebook.safetensors"  # `centres.T` and `prices.T` of each level T
@@ -86,7 +83,9 @@ def write_codebook(folder: Path, codebook: Codebook, facts: CodebookFacts) -> Co
 def read_codebook(folder: Path) -> tuple[Codebook, CodebookFacts]:
     if not (folder / CODEBOOK_YAML).is_file():
         raise InputError(f"{folder}: no codebook here: expected a folder with {CODEBOOK_YAML}")
-    facts = _read_facts(folder / CODEBOOK_YAML)
+    facts = load_section(
+        CodebookFacts, read_yaml(folder / CODEBOOK_YAML), str(folder / CODEBOOK_YAML)
+    )
     path = folder / WEIGHTS
     if not path.is_file():
         raise CheckpointError(str(path), "missing; copy the whole folder again")
@@ -103,26 +102,6 @@ def read_codebook(folder: Path) -> tuple[Codebook, CodebookFacts]:
     except (SafetensorError, KeyError) as error:
         raise CheckpointError(str(path), f"holds no codebook: {error}") from None
     return Codebook(levels, facts.vocab_sizes), facts
-
-
-def _read_facts(path: Path) -> CodebookFacts:
-    return load_section(CodebookFacts, read_yaml(path), str(path))
-
-
-def stated_space(data: DataFolder) -> tuple[str, str] | None:
-    """Return the SID space of a data folder and the file that states it; None if none does.
-
-    A table that cannot be read states nothing, since a folder may lack what only builds read.
-    """
-    codebook = local_folder(data.sids)
-    if codebook is not None and (path := codebook / CODEBOOK_YAML).is_file():
-        return _read_facts(path).sid_space, str(path)
-    with suppress(InputError):
-        for file in files_at(data.ads.files if data.sids is None else [sid_table_at(data.sids)]):
-            is_parquet = ending_format(file) is Format.PARQUET
-            if is_parquet and (space := sid_space_in(open_table(file))):
-                return space, file
-    return None
 
 
 def _level(path: Path, tensors: Mapping[str, Vectors], facts: CodebookFacts, at: int) -> Level:

@@ -1,6 +1,7 @@
 """A table of SIDs: `item_id` (int64 or text) and `sid`, of one SID space and vocabulary."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,13 @@ from grace.configs.strict_json import shown
 from grace.index.progress import Advance
 from grace.index.rejects import brief
 from grace.index.tables import roles
-from grace.index.tables.addresses import Format, ending_format, within
-from grace.index.tables.data_folder import SID_SPACE_KEY, SIDS_FILE, VOCAB_SIZES_KEY
+from grace.index.tables.addresses import Format, ending_format, files_at, within
+from grace.index.tables.data_folder import (
+    SID_SPACE_KEY,
+    SIDS_FILE,
+    VOCAB_SIZES_KEY,
+    DataFolder,
+)
 from grace.index.tables.item_numbers import replacing
 from grace.index.tables.roles import require_column
 from grace.index.tables.table_file import TableFile, open_table
@@ -43,6 +49,19 @@ def open_sid_table(sids: str) -> TableFile:
 
 def sid_space_in(table: TableFile) -> str | None:
     return _metadata(table, SID_SPACE_KEY)
+
+
+def stated_space(data: DataFolder) -> tuple[str, str] | None:
+    """Return the SID space of a data folder and the file that states it; None if none does.
+
+    A table that cannot be read states nothing: a folder may lack those that only builds read.
+    """
+    with suppress(InputError):
+        for file in files_at(data.ads.files if data.sids is None else [sid_table_at(data.sids)]):
+            is_parquet = ending_format(file) is Format.PARQUET
+            if is_parquet and (space := sid_space_in(open_table(file))):
+                return space, file
+    return None
 
 
 def vocab_sizes_in(table: TableFile) -> tuple[int, ...] | None:

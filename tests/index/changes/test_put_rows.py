@@ -169,23 +169,16 @@ def test_given_sids_come_first_and_the_folder_has_those_of_the_other_ads(shop: B
 
 
 SPACE = {b"grace.sid_space": b"theirs", b"grace.vocab_sizes": b"63,7"}
-CODEBOOK = """
-{format: 1, sid_space: theirs, vocab_sizes: [63, 7], dims: 2, seed: 1, balance: 2.0, items: 3,
- sample: 3, errors: [0.5, 0.5], digest: unread}
-"""
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
-@pytest.mark.parametrize("stated", ["codebook/codebook.yaml", "codebook/sids.parquet", "a.parquet"])
+@pytest.mark.parametrize("stated", ["codebook/sids.parquet", "a.parquet"])
 def test_a_folder_of_another_sid_space_is_refused_whatever_the_table(
     shop: BuildSpec, stated: str, ending: str
 ) -> None:
     file = shop.root / stated
     (shop.root / "codebook" / "sids.parquet").unlink()
-    if file.suffix == ".yaml":
-        file.write_text(CODEBOOK)
-    else:
-        pq.write_table(pa.table({"item_id": ["5"]}).replace_schema_metadata(SPACE), file)
+    pq.write_table(pa.table({"item_id": ["5"]}).replace_schema_metadata(SPACE), file)
     sids = "sids: codebook\n" if stated.startswith("codebook") else ""
     (shop.root / "tables.yaml").write_text(
         f"ads: {{files: [a.parquet], list_separator: '|'}}\n{sids}"
