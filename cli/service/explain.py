@@ -44,7 +44,7 @@ def explain(
     with call.client() as client:
         reply = client.explain(asked, call.timeout)
     known = {} if table is None else table.known([number], asked.request)
-    title = known[number].title if number in known else None
+    title = known[number].title or None if table else None
     if call.as_json:
         shown = reply_json(reply) | ({} if table is None else {"title": title})
         print(json.dumps(shown, indent=2))

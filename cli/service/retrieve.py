@@ -32,6 +32,10 @@ def retrieve(
         Path | None,
         Option("Data folder of the ads: show titles, and why each ad is eligible.", "FOLDER"),
     ] = None,
+    ads: Annotated[
+        tuple[str, ...],
+        Option("With --data, a table of ads that were put since; repeatable.", "TABLE"),
+    ] = (),
     sids: Annotated[bool, "Show each ad's SID."] = False,
     wait: Annotated[
         float, Option("Seconds to wait until the server is ready.", least=0, most=DAY)
@@ -50,7 +54,7 @@ def retrieve(
     from grace.client import Client
     from grace.index.ads_table import AdsTable
 
-    table = None if data is None else AdsTable(data)
+    table = None if data is None else AdsTable(data, ads)
     message = given.message(None if table is None else table.ids)
     message.max_ads = message.max_ads or DEFAULT_MAX_ADS
     message.include_sids |= sids
@@ -95,9 +99,9 @@ def _ads_json(
     return [
         {
             "ad_id": str(ad_id),
-            "item_id": known[ad_id].item_id if ad_id in known else None,
-            "title": known[ad_id].title if ad_id in known else None,
-            "why": [str(reason) for reason in known[ad_id].reasons] if ad_id in known else [],
+            "item_id": known[ad_id].item_id,
+            "title": known[ad_id].title or None,
+            "why": [str(reason) for reason in known[ad_id].reasons],
         }
         for ad_id in reply.ad_ids
     ]
@@ -134,10 +138,12 @@ def known_ads(reply: "RetrieveResponse", known: "Mapping[int, KnownAd]") -> Iter
     for place, (ad_id, score) in enumerate(zip(reply.ad_ids, reply.scores, strict=True)):
         facts = f"p(SID) = {math.exp(score):.3g}"
         facts += f", SID {_sid(reply, place)}" if reply.sids.sid_of_ad else ""
-        ad = known.get(ad_id)
-        item, title = (ad_id, "not in the ads table") if ad is None else (ad.item_id, ad.title)
-        yield f"    {place + 1}. {title} (ad {item}, {facts})"
-        if ad is not None:
+        ad = known[ad_id]
+        title = ad.title or ("no title" if ad.listed else "not in the ads table")
+        yield f"    {place + 1}. {title} (ad {ad.item_id or f'number {ad_id}'}, {facts})"
+        if not all(reason.passes for reason in ad.reasons):
+            yield "       the table's rules exclude this user: the ad has changed (see --ads)"
+        elif ad.listed:
             yield f"       {'; '.join(map(str, ad.reasons)) or 'no rule: it is for everyone'}"
 
 

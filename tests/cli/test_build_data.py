@@ -99,6 +99,7 @@ def test_an_ad_keeps_its_number_and_its_reasons_in_every_build(shop: Path) -> No
     assert {ad: (each.item_id, each.title) for ad, each in known.items()} == {
         0: ("sku-2", 'A "lamp", red'),
         2: ("007", "Chair"),
+        77: (None, ""),
     }
     (country,) = map(str, known[0].reasons)
     assert country == "country in [US, CA] (user: CA)"

@@ -139,7 +139,8 @@ def test_ads_are_put_by_their_own_ids_with_the_sids_of_their_table(
     first = catalogue.own[0]
     row = catalogue.row(first)
     lines, sids = shop / "new.jsonl", shop / "new-sids.jsonl"
-    lines.write_text('{"sku": "brand new", "advertiser": "New, Inc."}\n')
+    new = {"sku": "brand new", "advertiser": "New, Inc.", "title": "A lamp"}
+    lines.write_text(f"{json.dumps(new)}\n")
     sids.write_text(json.dumps({"item_id": "brand new", "sid": row["sid"]}) + "\n")
     to = ("--data", shop, "--address", operated.admin)
     done = invoke_grace("admin", "put", lines, *to)
@@ -147,7 +148,18 @@ def test_ads_are_put_by_their_own_ids_with_the_sids_of_their_table(
     assert "the ad has no SID in " in done.stdout
     printed("admin", "put", lines, "--sids", sids, *to)
     number = numbers_of(shop / "ids.parquet")["brand new"]
-    assert number in reply_of(operated, catalogue.files)
+    request = shop / "request.json"
+    request.write_text(json.dumps(catalogue.files.requests[0]))
+    asked = ("--request", request, "--data", shop, "--max-ads", "10000")
+    for changed, title in (((), "not in the ads table"), (("--ads", lines), "A lamp")):
+        said = printed("retrieve", *asked, *changed, "--address", operated.address)
+        assert f". {title} (ad brand new, p(SID) = " in said
+    user = catalogue.files.requests[0]["user"]
+    rows = {**new, "country_exclude": user["country"]["values"]}, {**new, "country": "refused"}
+    lines.write_text("\n".join(map(json.dumps, rows)))
+    excluded = "the table's rules exclude this user: the ad has changed"
+    assert excluded in printed("retrieve", *asked, *changed, "--address", operated.address)
+    assert excluded not in said
     printed("admin", "stop", "advertiser", "New, Inc.", *to)
     assert number not in reply_of(operated, catalogue.files)
     printed("admin", "put", "--remove", sku(first), *to)
