@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from time import monotonic, sleep, time
 from typing import NoReturn
@@ -98,12 +99,8 @@ class AdsSender:
 
     def _batches(self, rows: Sequence[PutRow]) -> Iterator[tuple[list[PutRow], UpdateAdsRequest]]:
         while rows:
-            size, count = 0, 0
-            for row in rows[: self.options.batch]:
-                size += len(row.text)
-                if count and size > _MOST_CHARACTERS:
-                    break
-                count += 1
+            sizes = accumulate(len(row.text) for row in rows[: self.options.batch])
+            count = max(1, sum(size <= _MOST_CHARACTERS for size in sizes))
             own, rows = [*rows[:count]], rows[count:]
             yield own, UpdateAdsRequest(put=[row.text for row in own])
 

@@ -69,7 +69,7 @@ def retrieve(
     known = None if table is None else table.known(reply.ad_ids, message)
     if server.as_json:
         shown = reply_json(reply) | {"total_ms": round(total_ms, 3)}
-        shown |= {} if known is None else {"ads": _ads_json(reply, known)}
+        shown |= {} if known is None else {"ads": [*_ads_json(known)]}
         print(json.dumps(shown, indent=2))
     else:
         _print(reply, total_ms, known)
@@ -92,19 +92,10 @@ def stage_times(reply: "RetrieveResponse") -> str:
     return ", ".join(f"{stage} {ms:.1f}" for stage, ms in times) + " ms"
 
 
-def _ads_json(
-    reply: "RetrieveResponse", known: "Mapping[int, KnownAd]"
-) -> list[dict[str, str | list[str] | None]]:
-    """Return the table's id, title and reasons of each ad, in the order of the reply."""
-    return [
-        {
-            "ad_id": str(ad_id),
-            "item_id": known[ad_id].item_id,
-            "title": known[ad_id].title or None,
-            "why": [str(reason) for reason in known[ad_id].reasons],
-        }
-        for ad_id in reply.ad_ids
-    ]
+def _ads_json(known: "Mapping[int, KnownAd]") -> Iterator[dict[str, Any]]:
+    for ad_id, ad in known.items():  # in the order of the reply
+        facts = {"ad_id": str(ad_id), "item_id": ad.item_id, "title": ad.title or None}
+        yield {**facts, "why": [*map(str, ad.reasons)]}
 
 
 def _print(

@@ -27,7 +27,7 @@ from grace.index.codebook.report import SidReport, report_of
 from grace.index.progress import Progress
 from grace.index.snapshot import require_ids, require_sids
 from grace.index.tables.data_folder import SIDS_FILE
-from grace.index.tables.sid_table import require_distinct, write_sid_table
+from grace.index.tables.sid_table import first_repeat, write_sid_table
 
 Learn = Callable[[Vectors, tuple[int, ...], float, int, Callable[[int], None]], Codebook]
 """Learns a codebook from a sample, codes, balance and seed; calls its last argument per level."""
@@ -134,7 +134,8 @@ def _read(items: Items, sample: Sample | None, progress: Progress) -> Ids:
         raise InputError(f"{items.name}: no rows; there are no items to give SIDs to")
     require_ids(done, "items")
     ids = pa.concat_arrays(parts)
-    require_distinct(items.name, ids)
+    if repeat := first_repeat(ids):
+        raise InputError(f"{items.name}: item {repeat[0]} is {repeat[1]}; give each item once")
     return ids
 
 

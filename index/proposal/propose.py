@@ -139,9 +139,8 @@ def _id_fault(files: Sequence[TableFile], facts: ColumnFacts) -> str | None:
     ids = facts.ids
     if ids.null_count:
         return f"has no value in row {pc.index(ids.is_null(), True).as_py() + 1}"
-    if rows := first_repeat(ids):
-        return f"repeats {ids[rows[0]].as_py()!r}, in rows {rows[0] + 1} and {rows[1] + 1}"
-    return None
+    repeat = first_repeat(ids)
+    return repeat and f"repeats {repeat[0]!r}, {repeat[1]}"
 
 
 def _vocab_sizes(files: Sequence[TableFile], sid: ColumnFacts) -> tuple[int, ...] | None:

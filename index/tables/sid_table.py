@@ -105,19 +105,14 @@ def write_sid_table(
             advance(first + len(part))
 
 
-def first_repeat(ids: pa.Array) -> tuple[int, int] | None:
-    """Return two rows with the same value; None if all values are different."""
+def first_repeat(ids: pa.Array) -> tuple[str, str] | None:
+    """Return a value of two rows, and which ones, in words; None if all values are different."""
     codes = ids.dictionary_encode().indices.to_numpy()
     if len(codes) and int(codes.max()) + 1 == len(codes):
         return None
     order = np.argsort(codes, kind="stable")
     at = np.flatnonzero(np.diff(codes[order]) == 0)
-    return (int(order[at[0]]), int(order[at[0] + 1])) if len(at) else None
-
-
-def require_distinct(name: str, ids: pa.Array) -> None:
-    if rows := first_repeat(ids):
-        raise InputError(
-            f"{name}: item {brief(str(ids[rows[0]].as_py()))} is in rows {rows[0] + 1} and "
-            f"{rows[1] + 1}; give each item once"
-        )
+    if not len(at):
+        return None
+    first, second = order[at[0]] + 1, order[at[0] + 1] + 1
+    return brief(str(ids[first - 1].as_py())), f"in rows {first} and {second}"
