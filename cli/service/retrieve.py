@@ -55,7 +55,7 @@ def retrieve(
     from grace.index.ads_table import AdsTable
 
     table = None if data is None else AdsTable(data, ads)
-    message = given.message(None if table is None else table.ids)
+    message = given.message(table.ids if table else None)
     message.max_ads = message.max_ads or DEFAULT_MAX_ADS
     message.include_sids |= sids
     # One attempt: the command shows what the server answers, refusals included.

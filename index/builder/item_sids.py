@@ -17,7 +17,7 @@ from grace.index.builder.report import Steps
 from grace.index.builder.source import AdsSource
 from grace.index.codebook.folder import CODEBOOK_YAML, CodebookFacts, read_codebook
 from grace.index.codebook.items import Items, items_of
-from grace.index.codebook.make import extend
+from grace.index.codebook.make import give_sids
 from grace.index.codebook.report import SidReport
 from grace.index.progress import Advance, Notify
 from grace.index.tables.data_folder import SIDS_FILE, DataFolder, local_folder
@@ -97,7 +97,7 @@ def sids_of_items(
                 _, facts = read_codebook(codebook)
                 items = _with_one_vector(items_of(data.embeddings, facts.dims), new)
                 if items is not None:
-                    report = extend(items, codebook)
+                    report = give_sids(items, codebook, None, lambda *_: None)
                     steps.new_sids = report.items
                     if fault := _worse(report, facts):
                         notify(f"{codebook}: {fault}")

@@ -70,27 +70,24 @@ def make_codebook(
     return report
 
 
-def extend(items: Items, kept: Path) -> SidReport:
-    """Give items SIDs by the codebook of `kept`, and add them to its table, which is locked."""
-    codebook, facts = read_codebook(kept)
-    ids_before, tokens_before = read_sids(kept / SIDS_FILE, facts)
-    ids = _read(items, None, lambda *_: None)
-    if ids_before.type != ids.type:
-        kinds = ["text" if pa.types.is_large_string(i.type) else "int64" for i in (ids, ids_before)]
-        raise InputError(f"{items.name}: its ids are {kinds[0]}, those of {kept} are {kinds[1]}")
-    tokens, report = _encode(items, len(ids), codebook, facts.sid_space, lambda *_: None)
-    all_ids = pa.concat_arrays([ids_before, ids])
-    all_tokens = np.concatenate([tokens_before, tokens])
-    write_sid_table(kept / SIDS_FILE, all_ids, all_tokens, facts.sid_space, facts.vocab_sizes)
-    return report
+def give_sids(items: Items, kept: Path, out: Path | None, progress: Progress) -> SidReport:
+    """Write a table of these items' SIDs by the codebook of `kept`, whose own table stays.
 
-
-def give_sids(items: Items, kept: Path, out: Path, progress: Progress) -> SidReport:
-    """Write a table of these items' SIDs by the codebook of `kept`, whose own table stays."""
+    Without `out`, add them to that table, which is locked.
+    """
     codebook, facts = read_codebook(kept)
     items = replace(items, dims=facts.dims)
     ids = _read(items, None, progress)
     tokens, report = _encode(items, len(ids), codebook, facts.sid_space, progress)
+    if out is None:
+        out = kept / SIDS_FILE
+        before, tokens_before = read_sids(out, facts)
+        if before.type != ids.type:
+            kinds = ["text" if pa.types.is_large_string(i.type) else "int64" for i in (ids, before)]
+            raise InputError(
+                f"{items.name}: its ids are {kinds[0]}, those of {kept} are {kinds[1]}"
+            )
+        ids, tokens = pa.concat_arrays([before, ids]), np.concatenate([tokens_before, tokens])
     write_sid_table(out, ids, tokens, facts.sid_space, facts.vocab_sizes)
     return report
 

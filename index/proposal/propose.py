@@ -49,12 +49,6 @@ class Proposal:
     def left_out(self) -> list[Decision]:
         return [each for each in self.decisions if each.role is Role.LEFT_OUT]
 
-    @property
-    def ids_are_integers(self) -> bool:
-        """Return whether the ids need no id map."""
-        ids = self.column_of(Role.ID)
-        return ids is not None and ids.facts.are_integer_ids
-
     def column_of(self, role: Role) -> Decision | None:
         return next((each for each in self.decisions if each.role is role), None)
 

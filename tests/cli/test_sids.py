@@ -15,7 +15,7 @@ import yaml
 
 from grace.configs.errors import GraceError
 from grace.index.codebook.items import items_of
-from grace.index.codebook.make import extend
+from grace.index.codebook.make import give_sids
 from grace.index.tables.data_folder import TableSource
 from support.in_process import complaint, invoke_grace, reported
 from support.known_trees import tree_items
@@ -198,7 +198,7 @@ def test_a_damaged_codebook_and_items_of_another_one_are_refused(
     damage(codebook)
     given = items_of(TableSource((str(write(tmp_path / "new.parquet", *items)),)))
     with pytest.raises(GraceError, match=re.escape(fault)):
-        extend(given, codebook)
+        give_sids(given, codebook, None, lambda *_: None)
 
 
 def test_new_items_get_sids_by_a_codebook_that_stays_as_it_is(kept: Path, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_ids_of_any_number_of_batches_are_compared(tmp_path: Path) -> None:
         file = tmp_path / f"{name}.csv"
         file.write_text("\n".join(["id,country", *(f"{each},US" for each in ids), last]))
     good = propose([str(tmp_path / "good.csv")], (), None, silent)
-    assert (good.rows, good.ids_are_integers) == (70_003, False)
+    assert (good.rows, "id_map: " in tables_yaml(good, tmp_path)) == (70_003, True)
     assert "[NO, US]" in targeting_yaml(good)
     with pytest.raises(InputError, match="repeats '17', in rows 18 and 70003"):
         propose([str(tmp_path / "bad.csv")], (), None, silent)
