@@ -25,10 +25,8 @@ from grace.proto.retrieval_pb2 import (
     UpdatesStatus,
 )
 
-UNFINISHED_SECONDS = 10.0
-"""How long a file of another ending may be a table that a program still writes."""
-
 _MOST_CHARACTERS = 8 << 20  # of the rows in one update: a server takes 64 MiB
+_UNFINISHED_SECONDS = 10.0  # how old a file of another ending may be while a program writes it
 
 Stamps = Mapping[str, Sequence[int]]
 """The time and size of files, by name. Another file of the same name has others."""
@@ -174,7 +172,7 @@ class AdsFolderFollower(Follower):
         names = sorted(name for name in stats if name[0] not in "._")
         for name in [each for each in names if not ending_format(each)]:
             names.remove(name)
-            if name not in self._named and stats[name].st_mtime < time() - UNFINISHED_SECONDS:
+            if name not in self._named and stats[name].st_mtime < time() - _UNFINISHED_SECONDS:
                 self._named.add(name)
                 self._show(f"{name}: not sent: a table's name ends in {ENDINGS}", False)
         return {name: [stats[name].st_mtime_ns, stats[name].st_size] for name in names}

@@ -234,10 +234,9 @@ def _folder(given: str) -> Path | None:
 def _unknown(pair: ServingPair | None, updated: Updated) -> dict[str, wire.UnknownIds]:
     if pair is None or updated.update is None or not updated.applied:
         return {}
-    found = unknown_ids(pair.snapshot, updated.update, updated.absent)
     return {
         level: wire.UnknownIds(count=len(ids), ids=ids[:MOST_UNKNOWN].tolist())
-        for level, ids in found.items()
+        for level, ids in unknown_ids(pair.snapshot, updated.update, updated.absent).items()
     }
 
 
