@@ -56,8 +56,6 @@ def number_of(level: str, text: str, ids: "DataIds | None") -> int:
 
     number = integer_id(text) if ids is None else ids.number(level, text)
     if number is None:
-        raise InputError(
-            f"{level} {text!r}: ids are 0 to 2^63 - 1; give --data FOLDER if its id map numbers "
-            "this one"
-        )
+        remedy = "give --data FOLDER if its id map numbers this one"
+        raise InputError(f"{level} {text!r}: ids are 0 to 2^63 - 1; {remedy}")
     return number

@@ -33,12 +33,7 @@ from grace.index.storage import (
 from grace.index.tables.data_folder import DataFolder
 from grace.index.tables.item_numbers import IdMap
 from grace.index.tables.roles import both_names
-from grace.index.tables.sid_table import (
-    open_sid_table,
-    sid_space_in,
-    stated_space,
-    vocab_sizes_in,
-)
+from grace.index.tables.sid_table import open_sid_table, sid_space_in, stated_space, vocab_sizes_in
 from grace.index.tables.table_file import TableFile
 from grace.index.targeting.schema import TargetingSchema, load_schema, plain_column
 

@@ -39,9 +39,7 @@ def build_onto(
         puts, stated = collected(plan) if plan.source.files else (None, set[str]())
         both = np.intersect1d(puts.columns.ad_ids if puts else [], removed)
         if len(both):
-            raise InputError(
-                f"--remove: the tables have the ad with number {both[0]}; leave one out"
-            )
+            raise InputError(f"--remove: the tables have the ad with number {both[0]}; drop one")
         with plan.steps.run("read the version", 1):
             base = read_snapshot(opened, spec.threads, plain_memory)
     absent = int((base.ads.ordinals(removed) < 0).sum())

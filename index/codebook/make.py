@@ -83,10 +83,10 @@ def give_sids(items: Items, kept: Path, out: Path | None, progress: Progress) ->
         out = kept / SIDS_FILE
         before, tokens_before = read_sids(out, facts)
         if before.type != ids.type:
-            kinds = ["text" if pa.types.is_large_string(i.type) else "int64" for i in (ids, before)]
-            raise InputError(
-                f"{items.name}: its ids are {kinds[0]}, those of {kept} are {kinds[1]}"
+            own, its = (
+                "text" if pa.types.is_large_string(i.type) else "int64" for i in (ids, before)
             )
+            raise InputError(f"{items.name}: its ids are {own}, those of {kept} are {its}")
         ids, tokens = pa.concat_arrays([before, ids]), np.concatenate([tokens_before, tokens])
     write_sid_table(out, ids, tokens, facts.sid_space, facts.vocab_sizes)
     return report

@@ -15,12 +15,7 @@ from grace.index.progress import Advance
 from grace.index.rejects import brief
 from grace.index.tables import roles
 from grace.index.tables.addresses import Format, ending_format, files_at, within
-from grace.index.tables.data_folder import (
-    SID_SPACE_KEY,
-    SIDS_FILE,
-    VOCAB_SIZES_KEY,
-    DataFolder,
-)
+from grace.index.tables.data_folder import SID_SPACE_KEY, SIDS_FILE, VOCAB_SIZES_KEY, DataFolder
 from grace.index.tables.item_numbers import replacing
 from grace.index.tables.roles import require_column
 from grace.index.tables.table_file import TableFile, open_table
@@ -56,11 +51,12 @@ def stated_space(data: DataFolder) -> tuple[str, str] | None:
 
     A table that cannot be read states nothing: a folder may lack those that only builds read.
     """
-    with suppress(InputError):
-        for file in files_at(data.ads.files if data.sids is None else [sid_table_at(data.sids)]):
-            is_parquet = ending_format(file) is Format.PARQUET
-            if is_parquet and (space := sid_space_in(open_table(file))):
-                return space, file
+    for address in data.ads.files if data.sids is None else [sid_table_at(data.sids)]:
+        with suppress(InputError):
+            for file in files_at([address]):
+                is_parquet = ending_format(file) is Format.PARQUET
+                if is_parquet and (space := sid_space_in(open_table(file))):
+                    return space, file
     return None
 
 
