@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -168,14 +169,18 @@ class AdsFolderFollower(Follower):
 
     def _found(self) -> Stamps:
         with os.scandir(self._folder) as entries:
-            stats = {each.name: each.stat() for each in entries if each.is_file()}
-        names = sorted(name for name in stats if name[0] not in "._")
-        for name in [each for each in names if not ending_format(each)]:
-            names.remove(name)
-            if name not in self._named and stats[name].st_mtime < time() - _UNFINISHED_SECONDS:
-                self._named.add(name)
-                self._show(f"{name}: not sent: a table's name ends in {ENDINGS}", False)
-        return {name: [stats[name].st_mtime_ns, stats[name].st_size] for name in names}
+            all_there = [each for each in entries if each.name[0] not in "._"]
+        stats = {each.name: each.stat() for each in all_there if ending_format(each.name)}
+        self._name([each for each in all_there if each.name not in {*stats, *self._named}])
+        return {name: [stats[name].st_mtime_ns, stats[name].st_size] for name in sorted(stats)}
+
+    def _name(self, others: Sequence[os.DirEntry[str]]) -> None:
+        """Show once that these are not sent, but not while a program writes them."""
+        for each in others:
+            with suppress(FileNotFoundError):  # it has got the name of a table
+                if each.is_file() and each.stat().st_mtime < time() - _UNFINISHED_SECONDS:
+                    self._named.add(each.name)
+                    self._show(f"{each.name}: not sent: a table's name ends in {ENDINGS}", False)
 
     def _begin_again(self, sequence: int) -> None:
         """Send all tables again: the server has fewer updates than before, so it lost its state."""

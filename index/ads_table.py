@@ -43,7 +43,7 @@ class KnownAd:
 class AdsTable:
     """The ads of a data folder as `grace build` reads them, and their numbers.
 
-    Those of `changed` tables take the place of others with their ids. Faulty rows do not count.
+    Those in `changed` replace others. A faulty row does not count.
     """
 
     def __init__(self, folder: Path, changed: Sequence[str] = ()) -> None:

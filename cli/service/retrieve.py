@@ -13,6 +13,7 @@ from rich.table import Table
 from grace.cli.options import DAY, Connection
 from grace.cli.reports import plain_table, table_console
 from grace.cli.service.request_file import GivenRequest
+from grace.configs.errors import InputError
 from grace.configs.options import Option
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ def retrieve(
     from grace.client import Client
     from grace.index.ads_table import AdsTable
 
+    if ads and data is None:
+        raise InputError("--ads: give --data FOLDER, too, which says what its columns mean")
     table = None if data is None else AdsTable(data, ads)
     message = given.message(table.ids if table else None)
     message.max_ads = message.max_ads or DEFAULT_MAX_ADS

@@ -83,9 +83,7 @@ def give_sids(items: Items, kept: Path, out: Path | None, progress: Progress) ->
         out = kept / SIDS_FILE
         before, tokens_before = read_sids(out, facts)
         if before.type != ids.type:
-            own, its = (
-                "text" if pa.types.is_large_string(i.type) else "int64" for i in (ids, before)
-            )
+            own, its = (str(each.type).removeprefix("large_") for each in (ids, before))
             raise InputError(f"{items.name}: its ids are {own}, those of {kept} are {its}")
         ids, tokens = pa.concat_arrays([before, ids]), np.concatenate([tokens_before, tokens])
     write_sid_table(out, ids, tokens, facts.sid_space, facts.vocab_sizes)

@@ -201,10 +201,7 @@ def levels_of(snapshot: Snapshot, ordinal: int) -> dict[str, int]:
 
 
 def unknown_ids(snapshot: Snapshot, update: AdUpdate, absent: Sequence[int] = ()) -> dict[str, Ids]:
-    """Return the ids that an update stops or resumes and that the snapshot lacks, by level.
-
-    Its removals are not in the snapshot any more: of these, `absent` are unknown.
-    """
+    """Return the stopped and resumed ids that the snapshot lacks, and `absent` ads, by level."""
     entities = {each.name: each for each in snapshot.entities}
     found = {}
     for level in sorted({*update.stop, *update.resume}):

@@ -1,6 +1,5 @@
 """`grace build --data`: a folder says where the tables are and what their columns are called."""
 
-import csv
 import json
 import re
 from collections.abc import Mapping
@@ -161,18 +160,6 @@ def test_what_cannot_be_built_is_named(shop: Path, changes: Mapping[str, str], f
     assert (code, out) == (2, "")
     assert re.search(fault, err), err
     assert versions(shop / "snapshots") == ()
-
-
-def test_a_build_may_go_without_a_column_that_the_folder_names(shop: Path) -> None:
-    rows = csv.DictReader(ADS.splitlines())
-    left = [name for name in rows.fieldnames or () if name != "Country Code"]
-    with (shop.parent / "raw" / "ads.csv").open("w") as file:
-        writer = csv.DictWriter(file, left, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(rows)
-    code, _, err = build(shop)
-    assert (code, "'Country Code', named by ads.columns.country," in err) == (2, True)
-    assert build(shop, "--without", "country")[0] == 0
 
 
 def test_a_codebook_that_is_not_made_yet_is_named_with_the_command_that_makes_it(

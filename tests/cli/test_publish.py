@@ -75,9 +75,3 @@ def test_a_damaged_version_is_never_published(root: Path) -> None:
     assert done.exit_code == 1
     assert "ad_rule.npy: entry 3 is rule 99" in done.stderr
     assert current_version(root) == 1
-
-
-@pytest.mark.parametrize("version", ["3", "0", "-1", "latest"])
-def test_a_missing_version_is_bad_input(version: str, root: Path) -> None:
-    assert invoke_grace("publish", root, "--", version).exit_code == 2
-    assert current_version(root) == 1

@@ -82,17 +82,6 @@ def test_the_folder_holds_the_codebook_the_sids_and_a_report(kept: Path) -> None
     assert report["items_per_sid"]["max"] == sizes[-1]
 
 
-def test_float16_vectors_of_items_with_numbers(tmp_path: Path) -> None:
-    rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors("float16").reshape(-1)), DIMS)
-    pq.write_table(pa.table({"item_id": range(ITEMS), "vector": rows}), tmp_path / "v.parquet")
-    given = ("--embeddings", tmp_path / "v.parquet", "--out", tmp_path / "c")
-    report = reported("sids", *given, *LEARN)
-    assert list(sids_of(tmp_path / "c" / "sids.parquet")) == list(range(ITEMS))
-    errors = [level["error"] for level in report["levels"]]
-    assert errors == sorted(errors, reverse=True)
-    assert errors[-1] < 0.3
-
-
 def test_the_same_items_in_other_forms_get_the_same_sids(kept: Path, tmp_path: Path) -> None:
     rows = vectors()
     lines = [

@@ -11,7 +11,7 @@ from grace.index.forms.component import Reason
 from grace.index.forms.components import explain as explain_rule
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import KINDS, Attribute, TargetingSchema, TargetSet
-from support.oracle import RawAd, Rule, User, eligible
+from support.oracle import RawAd, User, eligible
 from support.plain_builder import plain_snapshot
 from support.strategies import Case, asking, cases, examples, random_case, random_schema_of
 
@@ -50,22 +50,6 @@ SCHEMA = TargetingSchema(
     (TargetSet("location", 256, 4, 64),),
     7,
 )
-
-
-def test_reasons_name_the_values_that_decide() -> None:
-    rules: dict[str, Rule] = {
-        "country": (frozenset({"NO", "SE"}), frozenset({"SE"})),
-        "location": (frozenset({"no/oslo"}), frozenset({"no/bergen"})),
-    }
-    snapshot = plain_snapshot(SCHEMA, (2,), [RawAd(1, (0,)), RawAd(2, (0,), 0.0, rules)])
-    user = {"country": ["NO", "SE"], "location": ["no", "no/oslo"]}
-    asked, words = ("no", "no/oslo"), "in [no/oslo] and location not in [no/bergen]"
-    assert explain(snapshot, 0, user) == ()
-    assert explain(snapshot, 1, user) == (
-        Reason("country", False, "in [NO]", ("NO", "SE"), ("SE",)),
-        Reason("location", True, words, asked, ("no/oslo",)),
-    )
-    assert [reason.passes for reason in explain(snapshot, 1, {})] == [False, False]
 
 
 LETTERS = tuple("abcdefghijklm")

@@ -1,7 +1,6 @@
 """What `grace init` proposes: any text survives its YAML; separators, names and ids are found."""
 
 import re
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from grace.index.proposal.yaml_text import quoted, tables_yaml, targeting_yaml
 from grace.index.tables.data_folder import read_data_folder
 from grace.index.targeting.schema import load_schema
 from support.builds import silent
-from support.raw_tables import FORMATS, write_table
+from support.raw_tables import write_table
 from support.strategies import examples
 
 TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
@@ -169,39 +168,6 @@ def proposed(folder: Path, form: str, columns: dict[str, list[Any]]) -> tuple[di
     load_schema(folder / "targeting.yaml")
     document = parse_yaml((folder / "targeting.yaml").read_text(), "targeting")
     return document, read_data_folder(folder)
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_a_newcomer_s_table_becomes_a_range_a_flight_and_a_property(
-    tmp_path: Path, form: str
-) -> None:
-    may, june = datetime(2026, 5, 1, tzinfo=UTC), datetime(2026, 6, 1, tzinfo=UTC)
-    times = [may, None, june] if form == "parquet" else [may.isoformat(), None, june.isoformat()]
-    schema, data = proposed(
-        tmp_path,
-        form,
-        {
-            "title": ["A", "B", "C"],
-            "country": ["US", "CA", None],
-            "min_age": [18, None, 21],
-            "max_age": [None, 65, 30.5],
-            "flight_start": times,
-            "flight_end": [None, None, None] if form == "csv" else times,
-            "category": ["cars", "food", "cars"],
-            "blocked_domains": [["a.example", "b.example"], None, ["b.example"]],
-        },
-    )
-    assert schema == {
-        "attributes": {"country": {"values": ["CA", "US"]}},
-        "ranges": {"age": {}},
-        "flights": {"flight": {}},
-        "properties": {"category": {}},
-        "hash_seed": 7,
-    }
-    names = {"age_min": "min_age", "age_max": "max_age"}
-    assert names.items() <= data.ads.columns.items()
-    why = (tmp_path / "targeting.yaml").read_text()
-    assert "LEFT OUT, so these columns limit nobody (1): blocked_domains." in why
 
 
 @pytest.mark.parametrize(

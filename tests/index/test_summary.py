@@ -10,22 +10,6 @@ from grace.index.targeting.schema import Attribute, Property, Range, TargetingSc
 from support.oracle import RawAd, Rule, Rules
 from support.plain_builder import plain_snapshot
 
-
-def test_counts_and_percentiles_of_a_catalogue_counted_by_hand() -> None:
-    per_sid = [1] * 60 + [2] * 35 + [11] * 4 + [40]
-    sids = [(i // 10, i % 10) for i in range(100)]
-    ads = [
-        RawAd(1000 * i + n, sid)
-        for i, (sid, count) in enumerate(zip(sids, per_sid, strict=True))
-        for n in range(count)
-    ]
-    summary = summarize(plain_snapshot(TargetingSchema((), (), 0), (10, 10), ads))
-    assert (summary.sids, summary.ads) == (100, sum(per_sid))
-    assert summary.ads_per_sid == {"p50": 1, "p90": 2, "p99": 11, "max": 40}
-    assert [level.entries for level in summary.levels] == [10, 100]
-    assert [level.mean_fan_out for level in summary.levels] == [10.0, 10.0]
-
-
 A: tuple[Rule, ...] = ((frozenset("p"), None), (frozenset("qr"), None), (frozenset("qr"), None))
 
 

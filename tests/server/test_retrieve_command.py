@@ -117,6 +117,7 @@ def test_entities_are_excluded_and_limited_by_options(address: str, requests: Pa
         (("--filter", "category.no=x"), 2, "filters.category: unknown key 'no'; known: any_of, "),
         (("--filter", "category.none_of="), 2, "--filter category.none_of=: write NAME=VALUES, "),
         (("--at", "2026-11-27"), 2, "--at 2026-11-27: write 2026-11-27T09:00:00Z, or millis"),
+        (("--ads", "new.csv"), 2, "--ads: give --data FOLDER, too, which says what its columns"),
         (("--profile", "huge"), 2, "INVALID_ARGUMENT (invalid_field): profile: 'huge' is not a"),
         (("--timeout", "0.001"), 1, "DEADLINE_EXCEEDED"),
         (("--request", "none.json"), 2, "none.json: No such file or directory; give a request"),

@@ -12,7 +12,6 @@ from grace.index.changes.applied import applied
 from grace.index.changes.change import Changes, read_puts
 from grace.index.forms.components import explain
 from grace.index.rejects import Reject
-from grace.index.tables.item_numbers import IdMap
 from grace.index.targeting.schema import Attribute, Flight, Range, TargetingSchema, TargetSet
 from grace.proto.retrieval_pb2 import RetrieveRequest
 from support.oracle import RawAd
@@ -112,14 +111,6 @@ def test_a_column_of_the_wrong_type_is_refused() -> None:
         put({"ad_id": 5, "sid": [0, 0], "age_min": "9"}, age_min=pa.string())
     with pytest.raises(InputError, match="puts: column 'sid' is missing"):
         put({"ad_id": 5})
-
-
-def test_texts_are_numbered_by_the_id_maps_of_a_build() -> None:
-    names = IdMap()
-    names.add(["sku-a", "sku-b"])
-    batch = pa.record_batch({"ad_id": ["sku-b"], "sid": pa.array([[0, 0]], TYPES["sid"])})
-    read, _ = read_puts(AdsReading(SCHEMA, (3, 5), {"ad_id": names}), batch, threads=1)
-    assert kept(read) == [1]
 
 
 def test_what_a_put_says_replaces_all_that_the_ad_said() -> None:
