@@ -160,6 +160,8 @@ def test_what_cannot_be_built_is_named(shop: Path, changes: Mapping[str, str], f
     assert (code, out) == (2, "")
     assert re.search(fault, err), err
     assert versions(shop / "snapshots") == ()
+    if "Country Code" in changes:
+        assert build(shop, "--without", "country")[0] == 0
 
 
 def test_a_codebook_that_is_not_made_yet_is_named_with_the_command_that_makes_it(

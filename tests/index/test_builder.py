@@ -55,6 +55,14 @@ def test_a_build_that_ends_late_does_not_undo_a_newer_publication(tmp_path: Path
     assert current_version(spec.root) == 1
 
 
+def test_every_step_of_a_build_is_shown_until_it_is_done(tmp_path: Path) -> None:
+    seen: dict[str, bool] = {}
+    spec = build_spec(tmp_path, random_case(np.random.default_rng(9), num_ads=63))
+    report = build(spec, lambda step, done, total: seen.update({step: done == total}))
+    assert seen == dict.fromkeys(("read ads", "arrange", "measure coverage", "write"), True)
+    assert list(report.step_seconds) == [*seen]
+
+
 SCHEMA = TargetingSchema((Attribute("country", ("US", "NO")),), (), hash_seed=7)
 REFUSED: Rule = (frozenset({"ZZ"}), None)
 

@@ -18,7 +18,7 @@ from grace.configs.errors import InputError
 from grace.index.tables import roles
 from grace.index.tables.addresses import Format
 from grace.index.tables.item_numbers import IdMap
-from grace.index.tables.roles import Role, type_fault
+from grace.index.tables.roles import Role, require_column, type_fault
 from grace.index.tables.rows import NO_ID, UNKNOWN, Rows, read_rows
 from grace.index.tables.table_file import TableFile, open_table
 
@@ -294,3 +294,11 @@ def test_a_role_accepts_the_types_that_it_can_read(name: str) -> None:
         if fault is not None:
             assert fault.startswith(f"must be {role.types}, got {kind}; cast the column to ")
     assert type_fault(role, table_of(pa.string(), Format.CSV), "sku") is None
+
+
+def test_a_missing_or_odd_column_is_named_as_the_table_and_as_we_name_it() -> None:
+    table = table_of(pa.float64())
+    with pytest.raises(InputError, match=r"t: column 'id', named so, is missing; it has: sku$"):
+        require_column(roles.ID, table, "ad_id", "id", ", named so,")
+    with pytest.raises(InputError, match="t: column 'sku', our 'ad_id', must be int64, got double"):
+        require_column(roles.ID, table, "ad_id", "sku")

@@ -182,6 +182,18 @@ def test_a_build_refuses_maps_that_are_not_those_of_the_build_before(
     assert built(shop).published
 
 
+def test_a_map_with_the_same_numbers_in_any_order_and_new_ones_is_the_same(tmp_path: Path) -> None:
+    shop = write_shop(tmp_path / "shop", {"ads.parquet": rows(0, 9)})
+    built(shop)
+    known = numbers_of(shop / "brands.parquet")
+    grown = {"late": 70, **dict(reversed([*known.items()])), "new": len(known)}
+    columns = {"item_id": [*grown], "ad_id": pa.array(grown.values(), pa.int64())}
+    pq.write_table(pa.table(columns), shop / "brands.parquet")
+    for _ in range(2):
+        assert built(shop).published
+        assert numbers_of(shop / "brands.parquet") == grown
+
+
 def test_a_build_that_fails_records_no_map(tmp_path: Path) -> None:
     faulty = {**rows(9, 1)[0], "Brand Name": " acme"}
     shop = write_shop(tmp_path / "shop", {"ads.csv": [*rows(0, 9), faulty]})

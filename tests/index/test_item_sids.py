@@ -159,6 +159,15 @@ def refusal(spec: ImportSpec) -> str:
     return str(caught.value)
 
 
+def test_a_letter_index_becomes_a_table_with_derived_vocabularies(tmp_path: Path) -> None:
+    spec = index_of(tmp_path, LETTER)
+    ads = imported(spec)
+    assert ads == {0: (93, 85, 227, 174), 1: (93, 85, 27, 0), 12100: (119, 123, 72, 189)}
+    metadata = pq.read_schema(spec.out).metadata
+    assert metadata[b"grace.sid_space"] == b"beauty-1"
+    assert metadata[b"grace.vocab_sizes"] == b"120,124,228,190"
+
+
 @pytest.mark.parametrize(
     ("given", "written"),
     [

@@ -21,6 +21,7 @@ from grace.index.updates.live_ads import MOST_NOTES, LiveAds, unknown_ids
 from grace.index.updates.puts import read_kept, take_puts
 from grace.index.updates.state import (
     NO_WEIGHT,
+    GapError,
     Size,
     UpdateState,
     require_room,
@@ -149,6 +150,22 @@ def test_unknown_ids_are_those_that_no_ad_has(seed: int) -> None:
         assert {(level, each) for level in found for each in found[level].tolist()} == asked - known
 
 
+def test_old_numbers_change_nothing_and_a_gap_is_refused_with_the_number_expected() -> None:
+    state = UpdateState()
+    assert state.apply(read(update(1, stop={"ad": [7]})))
+    assert not state.apply(read(update(1, resume={"ad": [7]})))
+    assert state.size.ids == 1
+    with pytest.raises(GapError, match="3 does not follow 1; send 2, or a FULL update"):
+        state.apply(read(update(3, resume={"ad": [7]})))
+    assert (state.sequence, state.size.ids) == (1, 1)
+    assert state.apply(read(update(63, full=True, stop={"ad": [9], "campaign": [1]})))
+    assert not state.apply(read(update(62, full=True)))
+    assert (state.sequence, {level: len(ids) for level, ids in state.stopped.items()}) == (
+        63,
+        {"ad": 1, "campaign": 1},
+    )
+
+
 def exact_snapshot() -> Snapshot:
     ads = [RawAd(ad_id, (0,)) for ad_id in range(3)]
     return plain_snapshot(TargetingSchema((), (), 7), (1,), ads, MatcherMode.EXACT)
@@ -197,6 +214,18 @@ def test_changed_pairs_take_little_memory_while_no_batch_asks_for_them() -> None
     written: list[tuple[list[int], list[int]]] = []
     live.pass_pairs(lambda at, rules: written.append((at.tolist(), rules.tolist())))
     assert written == [([0], [0])]
+
+
+def test_ordinals_of_ad_ids_equal_a_plain_look_up() -> None:
+    rng = np.random.default_rng(3)
+    schema = TargetingSchema((), (), hash_seed=3)
+    for many in (1, 2, 63, 64, 65, 1111):
+        ids = rng.choice(2**40, many, replace=False).tolist()
+        snapshot = plain_snapshot(schema, (9,), [RawAd(ad_id, (ad_id % 9,)) for ad_id in ids])
+        plain = {ad_id: ordinal for ordinal, ad_id in enumerate(snapshot.ads.ad_ids.tolist())}
+        wanted = [*ids, -(2**63), -1, 0, min(ids) - 1, max(ids) + 1, 2**63 - 1, *ids[:7]]
+        assert snapshot.ads.ordinals(wanted).tolist() == [plain.get(each, -1) for each in wanted]
+        assert snapshot.ads.ordinals([]).tolist() == []
 
 
 SCHEMA = TargetingSchema((Attribute("country", ("NO", "SE")),), (), 7, ("campaign",))

@@ -87,14 +87,6 @@ def test_a_separator_is_found_by_the_values_that_it_makes(
     assert propose([str(tmp_path / "ads.csv")], (), None, silent).list_separator == separator
 
 
-def test_a_flight_has_a_few_texts_that_are_no_times(tmp_path: Path) -> None:
-    """A build names the ads that have them. Without the column, all ads would run at any time."""
-    rows = [{"id": at, "flight_end": "2026-12-01" if at else "soon"} for at in range(11)]
-    table = write_table(tmp_path / "ads.csv", rows)
-    _, flight = propose([str(table)], (), None, silent).decisions
-    assert (flight.role, flight.name) == (Role.FLIGHT, "flight_end")
-
-
 def test_ids_of_any_number_of_batches_are_compared(tmp_path: Path) -> None:
     """Integers turn into texts late, the repeated id is far away, and so is the other country."""
     ids = [*map(str, range(70_000)), "x1", "x2"]

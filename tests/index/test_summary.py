@@ -43,6 +43,8 @@ def test_fill_is_the_mean_over_stored_partitions_of_set_bits_by_usable_bits() ->
             assert (found.partitions, found.rows, found.id_bytes) == (partitions, rows, 4 * ids)
             assert (found.bytes_before, found.bytes_after) == (8 * partitions, 8 * rows)
             assert found.fill == pytest.approx(mean(fills))
+    of_levels = [(x.entries, x.mean_fan_out, x.max_fan_out) for x in summarize(snapshot).levels]
+    assert of_levels == [(2, 2.0, 2), (3, 1.5, 2)]
 
 
 def test_entities_are_counted_with_their_ads() -> None:
@@ -71,6 +73,8 @@ def test_mode_exact_counts_the_distinct_rules_of_sids_and_the_posting_lists() ->
     ads[1] = RawAd(1, (0,), clauses=(rules[1], {}))
     ads += [RawAd(10 + i, (1 + i,), rules={"p": frozenset("xy")}) for i in range(9)]
     summary = summarize(plain_snapshot(schema, (10,), ads, MatcherMode.EXACT))
+    assert (summary.ads, summary.sids) == (16, 10)
+    assert summary.ads_per_sid == {"p50": 1, "p90": 1, "p99": 7, "max": 7}
     assert (summary.rules, summary.alternatives) == (4, 1)
     assert summary.rule_rows == {"s": 3, "t": 1, "r": 1, "p": 2}
     assert (summary.groups, summary.values) == ({"s": 1, "t": 0}, {"s": 3, "t": 0, "p": 2})

@@ -258,10 +258,7 @@ class Answers:
     def unknown(
         self, catalogue: Catalogue, update: UpdateAdsRequest, before: Catalogue
     ) -> dict[str, UnknownIds]:
-        """Return what a reply to an update says about ids that the served ads do not have.
-
-        `before` has the ads that were served before the update.
-        """
+        """Return what a reply says about ids that the served ads, or those before, do not have."""
         ads = self.ads(catalogue)
         known = {("ad", ad_id) for ad_id in ads}
         known |= {pair for ad in ads.values() for pair in ad.entities.items()}

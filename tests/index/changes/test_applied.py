@@ -195,14 +195,6 @@ def test_arrays_that_do_not_change_are_shared() -> None:
     assert_same_arrays(base, copy)
 
 
-def test_columns_with_rules_are_those_of_both() -> None:
-    case = random_case(np.random.default_rng(3), num_ads=9)
-    base = base_of(case)
-    base = replace(base, facts=replace(base.facts, rule_columns=("x", "z")))
-    after = applied(base, Changes(removed=[], rule_columns=("a", "x")), 1)
-    assert after.facts == replace(base.facts, rule_columns=("a", "x", "z"))
-
-
 def test_an_ad_with_two_changes_is_refused() -> None:
     case = random_case(np.random.default_rng(3), num_ads=9)
     put = changes_of(case, [case.ads[0]])

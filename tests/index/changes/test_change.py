@@ -55,18 +55,9 @@ def kept(read: Changes) -> list[int]:
 
 FAULTS: list[tuple[dict[str, Any], str, str | None, str]] = [
     ({"ad_id": None}, "ad_id", None, "is null"),
-    ({"ad_id": -5}, "ad_id", "-5", "must not be negative"),
-    ({"sid": None}, "sid", None, "is null"),
-    ({"sid": [1]}, "sid", "1 token", "the SID length is 2"),
     ({"sid": [1, 5]}, "sid", "5", "token at position 1 is outside the vocabulary of 5"),
-    ({"ad_weight": float("nan")}, "ad_weight", "nan", "must be a finite float32"),
     ({"country": ["SE"]}, "country", "SE", "is not among the values that the schema lists"),
-    ({"country": []}, "country", None, "the list is empty, so no user could pass"),
-    ({"place": ["*"]}, "place", "*", "is reserved for ads without an include list"),
-    ({"place_all": [["a"], []]}, "place_all", None, "the list is empty"),
     ({"age_min": 9.0, "age_max": 8.0}, "age_max", "9.0..8.0", "the range is empty"),
-    ({"flight_start": 1}, "flight_start", "1", "is not between 1990 and 2100"),
-    ({"rule": "country in ["}, "rule", "country in [", "expected"),
     ({"rule": "price = 3"}, "rule", "price = 3", "at 0: expected"),
     ({"rule": "country = US", "country": ["US"]}, "country", None, "in the ad's own columns and"),
     ({"campaign": -1}, "campaign", "-1", "must not be negative"),

@@ -196,9 +196,8 @@ def test_a_folder_of_another_sid_space_is_refused_whatever_the_table(
 
 
 def test_given_sids_of_another_space_are_refused(shop: BuildSpec) -> None:
-    lines = write_table(shop.root / "new.jsonl", [{"sku": "5"}])
     given = pa.table({"item_id": ["5"], "sid": [[1, 2]]}).replace_schema_metadata(SPACE)
     pq.write_table(given, shop.root / "given.parquet")
-    data = shop.data.of_ads_in([str(lines)], f"{shop.root}/given.parquet")
+    data = shop.data.of_ads_in([], f"{shop.root}/given.parquet")
     with pytest.raises(InputError, match=r"given\.parquet: SIDs of the space 'theirs', but the c"):
         rows_of(replace(shop, data=data))
