@@ -54,20 +54,6 @@ def build(shop: Path, *options: str | Path) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-def test_a_data_folder_builds_as_it_says(shop: Path) -> None:
-    code, out, err = build(shop)
-    assert (code, err) == (0, "")
-    for fact in ("sids: 3", "ads: 3", "rules: 3", "ignored columns: notes"):
-        assert f"{fact}\n" in out
-    snapshot = load_snapshot(shop / "snapshots")
-    assert (snapshot.facts.sid_space, snapshot.trie.vocab_sizes) == ("raw-1", (63, 7))
-    assert numbers_of(shop / "ids.parquet") == {"sku-2": 0, "sku-1": 1, "007": 2}
-    assert snapshot.ads.ad_ids.tolist() == [1, 0, 2]
-    assert snapshot.ads.ad_weight.tolist() == [0.0, 1.5, 2.0]
-    assert snapshot.set_values[0].strings == ("de/b, m", "fr", "it")
-    assert snapshot.entities[0].ids.tolist() == [7, 8]
-
-
 def test_a_build_warns_of_columns_that_may_be_misspelt_rules(shop: Path) -> None:
     raw = shop.parent / "raw" / "ads.csv"
     lost = ("contry", "max_age", "Flight Ends", "rules", "blocked_brands", "deny_list", "whitelist")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grace.index.storage import publish
+from grace.index.storage import current_version, publish
 from support.forgery import forge_array, make_version, read_array_file
 from support.in_process import invoke_grace, reported
 
@@ -59,6 +59,8 @@ def test_verify_exits_1_with_the_file_and_the_fault(root: Path) -> None:
         "file": "ad_rule.npy",
         "fault": fault,
     }
+    break_rules(root, 2)
+    assert (invoke_grace("publish", root, "2").exit_code, current_version(root)) == (1, 1)
 
 
 def test_publish_moves_current_forward_and_back(root: Path) -> None:

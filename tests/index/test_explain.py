@@ -11,7 +11,7 @@ from grace.index.forms.component import Reason
 from grace.index.forms.components import explain as explain_rule
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import KINDS, Attribute, TargetingSchema, TargetSet
-from support.oracle import RawAd, User, eligible
+from support.oracle import RawAd, Rule, User, eligible
 from support.plain_builder import plain_snapshot
 from support.strategies import Case, asking, cases, examples, random_case, random_schema_of
 
@@ -50,6 +50,18 @@ SCHEMA = TargetingSchema(
     (TargetSet("location", 256, 4, 64),),
     7,
 )
+
+
+def test_reasons_name_the_values_that_decide() -> None:
+    rules: dict[str, Rule] = {
+        "country": (frozenset({"NO", "SE"}), frozenset({"SE"})),
+        "location": (frozenset({"no/oslo"}), frozenset({"no/bergen"})),
+    }
+    snapshot = plain_snapshot(SCHEMA, (2,), [RawAd(2, (0,), 0.0, rules)])
+    user = {"country": ["NO", "SE"], "location": ["no", "no/oslo"]}
+    country, location = explain(snapshot, 0, user)
+    assert (country.passes, country.user, country.deciding) == (False, ("NO", "SE"), ("SE",))
+    assert (location.passes, location.deciding) == (True, ("no/oslo",))
 
 
 LETTERS = tuple("abcdefghijklm")

@@ -1,6 +1,7 @@
 """What `grace init` proposes: any text survives its YAML; separators, names and ids are found."""
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,9 @@ def test_an_end_that_limits_users_is_a_rule_or_left_out_and_the_folder_can_be_re
     assert unread.isdisjoint(data.ads.theirs(name) for name in schema.rule_columns)
 
 
+JUNE = datetime(2026, 6, 1, tzinfo=UTC)
+
+
 def proposed(folder: Path, form: str, columns: dict[str, list[Any]]) -> tuple[dict[str, Any], Any]:
     """Return the schema that is proposed for three ads, by section, and the data folder."""
     rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
@@ -178,6 +182,9 @@ def proposed(folder: Path, form: str, columns: dict[str, list[Any]]) -> tuple[di
         ({"flight_end": [10**9] * 3, "valid_to": [10**12] * 3}, {"flights": {"flight": {}}}, "s"),
         ({"ends_at": [10**9] * 3}, {"flights": {"flight": {}}}, "s"),
         ({"starts_at": [10**9] * 3}, {}, "s"),
+        ({"ends_at": [JUNE, None, JUNE]}, {"flights": {"flight": {}}}, "ms"),
+        ({"ends_at": [JUNE.isoformat(), None]}, {"flights": {"flight": {}}}, "ms"),
+        ({"ends_at": ["soon", *["2026-12-01"] * 10]}, {"flights": {"flight": {}}}, "ms"),
         ({"starts": [10**9] * 3, "stops": [10**9] * 3}, {"flights": {"flight": {}}}, "s"),
         (
             {"campaign": ["x", "x", "y"], "campaign_start": ["2026-05-01"] * 3},

@@ -6,7 +6,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from grace.configs.errors import InputError
 from grace.index.builder.batches import AdsReading
 from grace.index.changes.applied import applied
 from grace.index.changes.change import Changes, read_puts
@@ -97,19 +96,13 @@ def test_a_column_that_is_not_there_has_no_rule_and_a_null_of_another_is_none() 
     assert read_puts(AdsReading(SCHEMA, (3, 5)), none, threads=1) == (Changes(), ())
 
 
-def test_a_column_of_the_wrong_type_is_refused() -> None:
-    with pytest.raises(InputError, match="puts: column 'age_min' must be float, got string"):
-        put({"ad_id": 5, "sid": [0, 0], "age_min": "9"}, age_min=pa.string())
-    with pytest.raises(InputError, match="puts: column 'sid' is missing"):
-        put({"ad_id": 5})
-
-
 def test_what_a_put_says_replaces_all_that_the_ad_said() -> None:
     rules = {"country": (frozenset({"NO"}), None), "place": (frozenset({"oslo"}), None)}
     base = plain_snapshot(SCHEMA, (3, 5), [RawAd(7, (2, 4), 1.0, rules, {"campaign": 3})])
     read, _ = put({"ad_id": 7, "sid": [0, 1], "rule": "country = US and age >= 18 or place = rome"})
     assert read.rule_columns == ("rule",)
     after = applied(base, read, 1)
+    assert "rule" in after.facts.rule_columns
     assert (after.trie.walk((0, 1)), after.trie.num_leaves) == (2, 1)
     assert (after.ads.ad_ids.tolist(), after.ads.ad_weight.tolist()) == ([7], [0.0])
     assert (after.entities[0].of_ad.tolist(), len(after.entities[0])) == ([-1], 0)
