@@ -75,7 +75,9 @@ def test_an_ad_keeps_its_number_and_its_reasons_in_every_build(shop: Path) -> No
     # One ad more without a country: of so few ads, that is a large fall.
     assert build(shop, "--shards", "2", "--max-coverage-drop", "1")[0] == 0
     assert numbers_of(shop / "ids.parquet") == {"sku-2": 0, "sku-1": 1, "007": 2, "sku-9": 3}
-    assert sorted(load_snapshot(shop / "snapshots").ads.ad_ids.tolist()) == [0, 1, 2, 3]
+    ads = load_snapshot(shop / "snapshots").ads
+    weights = dict(zip(ads.ad_ids.tolist(), ads.ad_weight.tolist(), strict=True))
+    assert weights == {0: 1.5, 1: 0.0, 2: 2.0, 3: 1.0}
     table = AdsTable(shop)
     assert number_of("ad", "007", table.ids) == 2
     with pytest.raises(InputError, match="ad '7': not in its id map; name an id of"):
