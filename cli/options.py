@@ -1,6 +1,5 @@
 """Options that several commands share, and how an id is read."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
@@ -53,18 +52,10 @@ def data_ids(data: Path | None) -> "DataIds | None":
 
 
 def number_of(level: str, text: str, ids: "DataIds | None") -> int:
-    number = integer(text, 0, 2**63 - 1) if ids is None else ids.number(level, text)
-    if number is None or (ids is None and text != str(number)):
-        raise InputError(
-            f"{level} {text!r}: ids are 0 to 2^63 - 1; give --data FOLDER if its id map numbers "
-            "this one"
-        )
+    from grace.index.tables.item_numbers import integer_id
+
+    number = integer_id(text) if ids is None else ids.number(level, text)
+    if number is None:
+        remedy = "give --data FOLDER if its id map numbers this one"
+        raise InputError(f"{level} {text!r}: ids are 0 to 2^63 - 1; {remedy}")
     return number
-
-
-def integer(text: str, least: int, most: int) -> int | None:
-    """Return the number, or None for text that is none of these."""
-    if not re.fullmatch(r"-?[0-9]{1,20}", text, re.ASCII):
-        return None
-    number = int(text)
-    return number if least <= number <= most else None

@@ -3,9 +3,11 @@
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 from typing import NoReturn
 
 from grace.client.admin_client import AdminClient
@@ -14,7 +16,7 @@ from grace.configs.errors import CallError, GraceError, InputError
 from grace.configs.options import PutOptions
 from grace.index.builder.plan import BuildSpec, plan_build
 from grace.index.changes.put_rows import PutRow, put_rows
-from grace.index.tables.addresses import ending_format
+from grace.index.tables.addresses import ENDINGS, ending_format
 from grace.index.tables.data_folder import read_data_folder
 from grace.index.tables.item_numbers import replacing
 from grace.proto.retrieval_pb2 import (
@@ -25,9 +27,14 @@ from grace.proto.retrieval_pb2 import (
 )
 
 _MOST_CHARACTERS = 8 << 20  # of the rows in one update: a server takes 64 MiB
+_UNFINISHED_SECONDS = 10.0  # how old a file of another ending may be while a program writes it
 
 Stamps = Mapping[str, Sequence[int]]
 """The time and size of files, by name. Another file of the same name has others."""
+
+
+def counted(ads: int) -> str:
+    return f"{ads:,} ad{'' if ads == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,7 @@ class Sent:
     visible: int  # the last update whose changes are served
     put: int
     removed: int
+    absent: int  # ads to remove that the served snapshot did not have
     refused: tuple[str, ...]
 
 
@@ -60,15 +68,16 @@ class AdsSender:
         if both := {row.ad_id for row in rows}.intersection(removed):
             raise InputError(f"--remove: the tables have the ad with number {min(both)}; drop one")
         last: UpdatesStatus | UpdateAdsResponse = found.updates
-        updates, of_server = [*self._batches(rows)], 0
+        updates, of_server, absent = [*self._batches(rows)], 0, 0
         updates += [([], UpdateAdsRequest(remove=removed))] if removed else []
         for own, update in updates:
             update.wait_visible = wait and update is updates[-1][1]
             last = reply = self.client.update_next(update, self.timeout)
             of_server += len(reply.refused)
+            absent += reply.unknown["ad"].count
             refused += [f"{own[each.place].source}: {each.fault}" for each in reply.refused]
-        put = len(rows) - of_server
-        return Sent(last.sequence, last.visible, put, len(removed), tuple(refused))
+        put, gone = len(rows) - of_server, len(removed) - absent
+        return Sent(last.sequence, last.visible, put, gone, absent, tuple(refused))
 
     def _rows(
         self, tables: Sequence[str], found: GetStatusResponse
@@ -81,7 +90,6 @@ class AdsSender:
         spec = BuildSpec(
             data.of_ads_in(tables, self.options.sids),
             root=self.options.data,
-            partial=True,
             sid_space=found.snapshot.sid_space,
             vocab_sizes=tuple(found.model.vocab_sizes),
             without=self.options.without,
@@ -90,12 +98,8 @@ class AdsSender:
 
     def _batches(self, rows: Sequence[PutRow]) -> Iterator[tuple[list[PutRow], UpdateAdsRequest]]:
         while rows:
-            size, count = 0, 0
-            for row in rows[: self.options.batch]:
-                size += len(row.text)
-                if count and size > _MOST_CHARACTERS:
-                    break
-                count += 1
+            sizes = accumulate(len(row.text) for row in rows[: self.options.batch])
+            count = max(1, sum(size <= _MOST_CHARACTERS for size in sizes))
             own, rows = [*rows[:count]], rows[count:]
             yield own, UpdateAdsRequest(put=[row.text for row in own])
 
@@ -114,6 +118,7 @@ class AdsFolderFollower(Follower):
         self._folder, self._file, self._sender = folder, sent, sender
         self._fault = ""  # of the folder or a table, which is tried again
         self._sent: Stamps = {}
+        self._named: set[str] = set()  # files that are no tables
 
     def run(self) -> NoReturn:
         self._read_sent()
@@ -150,11 +155,11 @@ class AdsFolderFollower(Follower):
                 for refused in sent.refused:
                     self._show(refused, True)
                 of_refused = f", {len(sent.refused):,} refused" if sent.refused else ""
-                self._show(f"{name}: {sent.put:,} ads put{of_refused}", False)
+                self._show(f"{name}: {counted(sent.put)} put{of_refused}", False)
         except GraceError as error:
             if isinstance(error, CallError) and may_pass(error):
                 raise
-            fault = str(error)
+            fault = f"{error}; it is tried again each second, and later tables wait"
         except OSError as error:
             fault = f"{error.filename or self._folder}: {error.strerror or error}"
         if fault != self._fault:
@@ -164,9 +169,18 @@ class AdsFolderFollower(Follower):
 
     def _found(self) -> Stamps:
         with os.scandir(self._folder) as entries:
-            stats = {each.name: each.stat() for each in entries if ending_format(each.name)}
-        names = sorted(name for name in stats if name[0] not in "._")
-        return {name: [stats[name].st_mtime_ns, stats[name].st_size] for name in names}
+            all_there = [each for each in entries if each.name[0] not in "._"]
+        stats = {each.name: each.stat() for each in all_there if ending_format(each.name)}
+        self._name([each for each in all_there if each.name not in {*stats, *self._named}])
+        return {name: [stats[name].st_mtime_ns, stats[name].st_size] for name in sorted(stats)}
+
+    def _name(self, others: Sequence[os.DirEntry[str]]) -> None:
+        """Show once that these are not sent, but not while a program writes them."""
+        for each in others:
+            with suppress(FileNotFoundError):  # it has got the name of a table
+                if each.is_file() and each.stat().st_mtime < time() - _UNFINISHED_SECONDS:
+                    self._named.add(each.name)
+                    self._show(f"{each.name}: not sent: a table's name ends in {ENDINGS}", False)
 
     def _begin_again(self, sequence: int) -> None:
         """Send all tables again: the server has fewer updates than before, so it lost its state."""

@@ -84,6 +84,12 @@ class BuildOptions(Stated):
     ] = 0.2
 
 
+Sids: TypeAlias = Annotated[
+    str | None,
+    Option("Table of item_id and sid; other ads have those of tables.yaml.", "TABLE"),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutOptions:
     """How the rows of tables become ads that a server takes."""
@@ -91,9 +97,7 @@ class PutOptions:
     data: Annotated[
         Path | None, Option("Data folder, which says what columns and ids mean.", "FOLDER")
     ] = None
-    sids: Annotated[
-        str | None, Option("Table of item_id and sid. Default: that of tables.yaml.", "TABLE")
-    ] = None
+    sids: Sids = None
     without: Without = ()
     batch: Annotated[int, Option("Most ads in one update.", least=1, most=100_000)] = 1000
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,27 +32,33 @@ _BATCH_ROWS = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class KnownAd:
-    """An ad of the table, and its rules for the user. All pass if the snapshot has this table."""
+    """An ad, and its rules for the user. All pass if the server has the ad as the tables do."""
 
-    item_id: str  # the table's id
-    title: str
-    reasons: tuple[Reason, ...]
+    item_id: str | None  # the tables' id; None if the id map does not have the ad
+    title: str = ""
+    reasons: tuple[Reason, ...] = ()
+    listed: bool = False  # whether a table has the ad
 
 
 class AdsTable:
-    """The ads of a data folder as `grace build` reads them, and their numbers."""
+    """The ads of a data folder as `grace build` reads them, and their numbers.
 
-    def __init__(self, folder: Path) -> None:
+    Those in `changed` replace others. A faulty row does not count.
+    """
+
+    def __init__(self, folder: Path, changed: Sequence[str] = ()) -> None:
         data = read_data_folder(folder)
         self.ids = DataIds(folder)
-        self._source = data.ads
+        self._source = replace(data.ads, files=(*data.ads.files, *changed))
         self._schema = load_schema(data.targeting)
 
     def known(self, ad_ids: Sequence[int], request: RetrieveRequest) -> Mapping[int, KnownAd]:
-        """Read the ads with these ids. The request must have `at`."""
-        found: dict[int, KnownAd] = {}
+        """Return what is known of each of these ads. The request must have `at`."""
+        names = self.ids.names("ad", ad_ids)
+        found = {ad_id: KnownAd(name) for ad_id, name in zip(ad_ids, names, strict=True)}
+        ad_of = {each.item_id: ad_id for ad_id, each in found.items() if each.item_id is not None}
         for file in self._source.tables():
-            found.update(self._ads_in(file, ad_ids, request))
+            found.update(self._ads_in(file, ad_of, request))
         return found
 
     def unlisted(self, request: RetrieveRequest) -> list[str]:
@@ -66,7 +72,7 @@ class AdsTable:
         ]
 
     def _ads_in(
-        self, file: TableFile, ad_ids: Sequence[int], request: RetrieveRequest
+        self, file: TableFile, ad_of: Mapping[str, int], request: RetrieveRequest
     ) -> Iterator[tuple[int, KnownAd]]:
         key = self._source.theirs("ad_id")
         if key not in file.schema.names:
@@ -76,8 +82,6 @@ class AdsTable:
         rules = {name: their for name, their in columns.items() if their in file.schema.names}
         title = _title_column(file, self._source.theirs("title"), {key, *rules.values()})
         theirs = {"ad_id": key, **({"title": title} if title else {}), **rules}
-        names = self.ids.names("ad", ad_ids)
-        ad_of = {name: ad for name, ad in zip(names, ad_ids, strict=True) if name is not None}
         mapped = "ad" in self.ids.mapped
         for rows in read_rows(file, theirs, "ad_id", _BATCH_ROWS):
             ids = rows.given("ad_id") if mapped else pa.array(rows.ids("ad_id", strict=False))
@@ -90,8 +94,9 @@ class AdsTable:
             titles = found.given("title").to_pylist() if title else [None] * len(found)
             for row, item_id in enumerate(keys.filter(here).to_pylist()):
                 rule = int(ruled.rule_of[row])
-                reasons = () if rule == REFUSED else explain(ruled, rule, request)
-                yield ad_of[item_id], KnownAd(item_id, str(titles[row] or ""), reasons)
+                if rule != REFUSED:
+                    reasons = explain(ruled, rule, request)
+                    yield ad_of[item_id], KnownAd(item_id, str(titles[row] or ""), reasons, True)
 
 
 class RuledRows(NamedTuple):

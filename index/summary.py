@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from grace.configs.eligibility import DynamicKWay, KWay, StaticKWay
 from grace.index.coverage import Coverage, coverage
 from grace.index.entities import Entities
 from grace.index.matchers.exact_lists import ExactLists
@@ -79,7 +78,7 @@ class IndexSummary:
     created_at: str
     sid_space: str
     mode: str
-    k_way: dict[str, Any] | None  # the options of a k-way mode
+    k_way: str  # the numbers of a k-way mode, as `--eligibility` has them
     vocab_sizes: tuple[int, ...]
     sids: int
     ads: int
@@ -109,7 +108,7 @@ def summarize(snapshot: Snapshot) -> IndexSummary:
         created_at=facts.created_at,
         sid_space=facts.sid_space,
         mode=snapshot.mode.value,
-        k_way=None if snapshot.matchers is None else _k_way(snapshot.matchers.k_way),
+        k_way=str((snapshot.matchers and snapshot.matchers.k_way) or ""),
         vocab_sizes=trie.vocab_sizes,
         sids=trie.num_leaves,
         ads=counts.ads,
@@ -151,14 +150,6 @@ def _level(trie: SidTrie, position: int) -> LevelSummary:
     begin, end = trie.level_starts[position], trie.level_starts[position + 1]
     fan_out = np.diff(trie.node_offsets[begin : end + 1])
     return LevelSummary(position, int(fan_out.sum()), float(fan_out.mean()), int(fan_out.max()))
-
-
-def _k_way(k_way: KWay | None) -> dict[str, Any] | None:
-    if isinstance(k_way, StaticKWay):
-        return {"widths": k_way.widths}
-    if isinstance(k_way, DynamicKWay):
-        return {"fill_target": k_way.fill_target, "k_max": k_way.k_max}
-    return None
 
 
 def _exact(schema: TargetingSchema, lists: ExactLists) -> ExactSummary:

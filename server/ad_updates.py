@@ -345,7 +345,7 @@ class AdUpdates:
 
     def _end(self, waiting: Waiting, applied: bool) -> None:
         waiting.done.set_result(
-            Updated(self._state.sequence, applied, waiting.update, waiting.refused)
+            Updated(self._state.sequence, applied, waiting.update, waiting.refused, waiting.absent)
         )
         waiting.parts = ()  # it is one of them: only the garbage collector would free it
 

@@ -29,6 +29,7 @@ class Updated:
     applied: bool
     update: AdUpdate | None = field(default=None, compare=False)
     refused: tuple[RefusedPut, ...] = ()  # its puts that are not in force
+    absent: tuple[int, ...] = ()  # ads that it removes, and that the snapshot before did not have
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +42,7 @@ class Waiting:
     update: AdUpdate | None = None  # None until the message is read
     kept: bytes = b""  # what the log gets: the message without the puts that are refused
     refused: tuple[RefusedPut, ...] = ()
+    absent: tuple[int, ...] = ()
     # all parts of its update, in order, once they are there; often only itself
     parts: "tuple[Waiting, ...]" = ()
 
@@ -63,6 +65,9 @@ class Waiting:
         Raise RequestError if the update is faulty, and `not_ready` for puts without a snapshot.
         """
         update, self.kept = read_update(self.message), self.message
+        if snapshot is not None:
+            absent = snapshot.ads.ordinals(update.remove) < 0
+            self.absent = tuple(update.remove[absent].tolist())
         if update.put:
             if snapshot is None:
                 raise not_ready()

@@ -10,7 +10,7 @@ from grace.cli.progress import note, progress_bars
 from grace.cli.reports import coverage_table, print_facts
 from grace.configs.errors import CoverageError, InputError
 from grace.configs.extras import install_command
-from grace.configs.options import BuildOptions, Option
+from grace.configs.options import BuildOptions, Option, Sids
 
 if TYPE_CHECKING:
     from grace.index.builder import BuildReport, BuildSpec
@@ -70,19 +70,20 @@ class ChangedAds:
     remove: Annotated[
         tuple[str, ...], Option("With --onto, remove this ad; repeatable.", "AD")
     ] = ()
+    sids: Annotated[Sids, "With --ads, a table of item_id and sid; the others are as ever."] = None
 
     def build(self, spec: "BuildSpec", machines: Machines, progress: "Progress") -> "BuildReport":
         from grace.index.changes.onto import build_onto
 
-        if self.onto is None or not self.ads:
-            raise InputError("--onto VERSION and --ads TABLE go together; give both, or build all")
+        if self.onto is None or not (self.ads or self.remove):
+            changes = "--ads TABLE, --remove AD or both"
+            raise InputError(f"--onto VERSION goes with {changes}; give them, or build all ads")
         if machines != Machines(machines.threads):
             raise InputError("--onto: the build is in memory; leave --shards and --ray out")
         ids = data_ids(spec.data.folder)
         removed = [number_of("ad", each, ids) for each in dict.fromkeys(self.remove)]
-        spec = replace(
-            spec, data=spec.data.of_ads_in(self.ads), threads=machines.threads or spec.threads
-        )
+        data = spec.data.of_ads_in(self.ads, self.sids)
+        spec = replace(spec, data=data, threads=machines.threads or spec.threads)
         return build_onto(spec, self.onto, removed, progress, note)
 
 
@@ -110,7 +111,7 @@ def build(
     given = {field.name: getattr(chosen, field.name) for field in fields(chosen)}
     given["without"] = tuple(dict.fromkeys(chosen.without))
     with progress_bars() as progress:
-        if changed.onto is None and not (changed.ads or changed.remove):
+        if changed == ChangedAds():
             report = machines.build(BuildSpec(folder, root, **given), progress)
         else:
             report = changed.build(BuildSpec(folder, root, **given), machines, progress)

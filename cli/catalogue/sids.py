@@ -1,6 +1,6 @@
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -39,14 +39,18 @@ def sids(
     `grace sids --codebook shop/codebook --embeddings new.parquet --out new-sids.parquet`
     """
     from grace.index.codebook.items import items_of
-    from grace.index.tables.data_folder import TableSource
+    from grace.index.tables.data_folder import TableSource, local_folder, read_data_folder
 
     if (data is None) == (embeddings is None):
         raise InputError("no table of vectors, or two: give --data FOLDER or --embeddings TABLE")
-    if data is not None:
-        items, place = _of_folder(data)
-    else:
-        items, place = items_of(TableSource((str(embeddings),))), None
+    folder = None if data is None else read_data_folder(data)
+    source = TableSource((str(embeddings),)) if folder is None else folder.embeddings
+    if source is None:
+        raise InputError(
+            f"{data}/tables.yaml: no section `embeddings`, which names the table of vectors; add "
+            "it, or give --embeddings TABLE and --out FOLDER"
+        )
+    items, place = items_of(source), local_folder(folder.sids) if folder else None
     out = spec.out or (None if codebook else place)
     if out is None:
         what = "folder for the codebook" if codebook is None else "file for the SIDs"
@@ -70,17 +74,3 @@ def sids(
             "Nearly every item has a SID to itself, so its last token only numbers it. You may "
             "keep these SIDs; fewer --codes or --levels would give a smaller model"
         )
-
-
-def _of_folder(data: Path) -> tuple[Any, Path | None]:
-    """Return the items of a data folder, and the folder of its codebook."""
-    from grace.index.codebook.items import items_of
-    from grace.index.tables.data_folder import TABLES_FILE, local_folder, read_data_folder
-
-    folder = read_data_folder(data)
-    if folder.embeddings is None:
-        raise InputError(
-            f"{data / TABLES_FILE}: no section `embeddings`, which names the table of vectors; "
-            "add it, or give --embeddings TABLE and --out FOLDER"
-        )
-    return items_of(folder.embeddings), local_folder(folder.sids)

@@ -57,10 +57,9 @@ def _print(report: "CheckpointReport") -> None:
             _print_table(targeted.without_targeting)
 
 
-def _shares(quality: "Quality") -> dict[str, float]:
-    of_kinds = {"recall": quality.recall, "NDCG": quality.ndcg}
-    return {f"{kind}@{k}": share for kind, by_k in of_kinds.items() for k, share in by_k.items()}
-
-
 def _print_table(found: Mapping[str, "Quality"]) -> None:
-    print_shares({name: _shares(quality) for name, quality in found.items()})
+    rows = {}
+    for name, quality in found.items():
+        recall = {f"recall@{k}": share for k, share in quality.recall.items()}
+        rows[name] = recall | {f"NDCG@{k}": share for k, share in quality.ndcg.items()}
+    print_shares(rows)

@@ -189,7 +189,7 @@ def put(
 
     Example: `grace admin put new-ads.csv --data shop`
     """
-    from grace.client.ads_tables import AdsSender
+    from grace.client.ads_tables import AdsSender, counted
 
     if not (tables or remove):
         raise InputError("nothing to do: name a table of ads to put, or --remove AD")
@@ -205,9 +205,11 @@ def put(
         for each in sent.refused:
             print(f"refused: {each}")
         state = f"{'served' if served else 'kept'} after {seconds:g} s (update {sent.sequence})"
-        print(f"{sent.put:,} ads put, {sent.removed:,} removed: {state}")
+        print(f"{counted(sent.put)} put, {sent.removed:,} removed: {state}")
+    if sent.absent:
+        note(f"--remove: the served snapshot did not have {counted(sent.absent)} of these")
     if sent.refused:
-        text = f"{len(sent.refused):,} ads refused; correct them, and put them again"
+        text = f"{counted(len(sent.refused))} refused; correct them, and put them again"
         raise RejectedAdsError(text)
     if fault:
         raise CallError("UNAVAILABLE", "", f"the server keeps the ads, but cannot serve: {fault}")
@@ -361,7 +363,7 @@ def _status_rows(found: "GetStatusResponse") -> Iterator[tuple[str, str]]:
         if updates.weights:
             yield "weights", f"of {updates.weights:,} ads are live"
     if updates.ads_put or updates.ads_removed or updates.changes_waiting or updates.puts_refused:
-        counts = f"{updates.ads_put:,} ads put, {updates.ads_removed:,} removed"
+        counts = f"{updates.ads_put:,} put, {updates.ads_removed:,} removed"
         waiting = f"{updates.changes_waiting:,} wait, {updates.puts_refused:,} do not fit"
         yield "changes", f"{counts}, {waiting} (up to update {updates.visible})"
     if updates.changes_fault:

@@ -41,16 +41,15 @@ def explain(
     asked = ExplainRequest(ad_id=number, request=given.message(ids))
     with call.client() as client:
         reply = client.explain(asked, call.timeout)
-    known = {} if table is None else table.known([number], asked.request)
-    title = known[number].title if number in known else None
+    title = table.known([number], asked.request)[number].title if table else ""
     if call.as_json:
-        shown = reply_json(reply) | ({} if table is None else {"title": title})
+        shown = reply_json(reply) | ({} if table is None else {"title": title or None})
         print(json.dumps(shown, indent=2))
     else:
         _print(reply, ad, title, ids)
 
 
-def _print(reply: "ExplainResponse", ad: str, title: str | None, ids: "DataIds | None") -> None:
+def _print(reply: "ExplainResponse", ad: str, title: str, ids: "DataIds | None") -> None:
     lines = [title] if title else []
     number = "" if ad == str(reply.ad_id) else f" (ad_id {reply.ad_id})"
     lines.append(f"ad {ad}{number}: {reply.text}")

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from grace.cli.options import integer, number_of
+from grace.cli.options import number_of
 from grace.configs.errors import InputError, RequestError
 from grace.configs.options import Option
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from grace.index.tables.ids import DataIds
     from grace.proto.retrieval_pb2 import RetrieveRequest
 
-_IDS, _LIMIT = "NAME=ID,ID, such as campaign=9,12", "NAME=N, such as advertiser=3"
+_IDS = "NAME=ID,ID, such as campaign=9,12"
 _VALUES = "NAME=VALUES, such as category=food,tv"
 _COMMA = re.compile(r",(?! )")  # a comma before a blank is part of an id, as in `Acme, Inc.`
 
@@ -67,32 +67,32 @@ class GivenRequest:
         from grace.client import request_of_json
 
         message = _request_message(self.request)
-        try:
-            for name, given in _by_name(self.user, "--user", "NAME=VALUE, such as country=US"):
-                if name.endswith(":"):
-                    message.user[name[:-1]].number = _number(name, given[-1])
-                else:
-                    message.user[name].values[:] = [value for value in given if value]
-            for name, given in _by_name(self.exclude, "--exclude", _IDS):
-                texts = [text for each in given for text in _COMMA.split(each)]
-                message.exclude[name].ids[:] = [number_of(name, text, ids) for text in texts]
-            for name, given in _by_name(self.at_most, "--at-most", _LIMIT):
-                message.at_most[name] = [_limit(name, text) for text in given][-1]
-            filters: dict[str, dict[str, Any]] = {}
-            for path, given in _by_name(self.filters, "--filter", _VALUES):
-                name, _, key = path.partition(".")
-                values = [text for each in given for text in _COMMA.split(each) if text]
-                if not values:  # an empty list would pass every ad
-                    raise InputError(f"--filter {path}=: write {_VALUES}")
-                of_name, key = filters.setdefault(name, {}), key or "any_of"
-                of_name[key] = given[-1] if key == "unknown" else of_name.get(key, []) + values
-            for name, asked in request_of_json({"filters": filters}).filters.items():
-                message.filters[name].CopyFrom(asked)
-            message.profile = message.profile if self.profile is None else self.profile
-        except UnicodeEncodeError:
-            raise InputError("an option is not UTF-8 text; write its value in UTF-8") from None
-        message.max_ads = self.max_ads or message.max_ads
-        message.at = message.at if self.at is None else _milliseconds(self.at)
+        user, exclude, filters = dict[str, Any](), dict[str, Any](), dict[str, Any]()
+        for name, given in _by_name(self.user, "--user", "NAME=VALUE, such as country=US"):
+            values = {"values": [value for value in given if value]}
+            number = {"number": given[-1]}
+            user[name.removesuffix(":")] = number if name.endswith(":") else values
+        for name, given in _by_name(self.exclude, "--exclude", _IDS):
+            texts = [text for each in given for text in _COMMA.split(each)]
+            exclude[name] = {"ids": [number_of(name, text, ids) for text in texts]}
+        limits = _by_name(self.at_most, "--at-most", "NAME=N, such as advertiser=3")
+        for path, given in _by_name(self.filters, "--filter", _VALUES):
+            name, _, key = path.partition(".")
+            texts = [text for each in given for text in _COMMA.split(each) if text]
+            if not texts:  # an empty list would pass every ad
+                raise InputError(f"--filter {path}=: write {_VALUES}")
+            of_name, key = filters.setdefault(name, {}), key or "any_of"
+            of_name[key] = given[-1] if key == "unknown" else of_name.get(key, []) + texts
+        options = {
+            "user": user,
+            "exclude": exclude,
+            "at_most": {name: given[-1] for name, given in limits},
+            "filters": filters,
+            "profile": self.profile,
+            "max_ads": self.max_ads,
+            "at": None if self.at is None else _milliseconds(self.at),
+        }
+        message.MergeFrom(request_of_json(options))  # of a map, it replaces the entries
         if self.utc_offset_minutes is not None:
             message.utc_offset_minutes = self.utc_offset_minutes
         message.strict &= not self.no_strict
@@ -110,20 +110,6 @@ def _by_name(
             raise InputError(f"{option} {assignment}: write {expected}")
         found.setdefault(name, []).append(value)
     return found.items()
-
-
-def _number(name: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"--user {name}={text}: write a number, such as age:=34") from None
-
-
-def _limit(name: str, text: str) -> int:
-    limit = integer(text, 0, 2**32 - 1)
-    if limit is None:
-        raise InputError(f"--at-most {name}={text}: write {_LIMIT}; N is 0 to 2^32 - 1")
-    return limit
 
 
 def _milliseconds(at: str) -> int:

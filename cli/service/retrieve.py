@@ -13,6 +13,7 @@ from rich.table import Table
 from grace.cli.options import DAY, Connection
 from grace.cli.reports import plain_table, table_console
 from grace.cli.service.request_file import GivenRequest
+from grace.configs.errors import InputError
 from grace.configs.options import Option
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ def retrieve(
         Path | None,
         Option("Data folder of the ads: show titles, and why each ad is eligible.", "FOLDER"),
     ] = None,
+    ads: Annotated[
+        tuple[str, ...],
+        Option("With --data, a table of ads that were put since; repeatable.", "TABLE"),
+    ] = (),
     sids: Annotated[bool, "Show each ad's SID."] = False,
     wait: Annotated[
         float, Option("Seconds to wait until the server is ready.", least=0, most=DAY)
@@ -50,8 +55,10 @@ def retrieve(
     from grace.client import Client
     from grace.index.ads_table import AdsTable
 
-    table = None if data is None else AdsTable(data)
-    message = given.message(None if table is None else table.ids)
+    if ads and data is None:
+        raise InputError("--ads: give --data FOLDER, too, which says what its columns mean")
+    table = None if data is None else AdsTable(data, ads)
+    message = given.message(table.ids if table else None)
     message.max_ads = message.max_ads or DEFAULT_MAX_ADS
     message.include_sids |= sids
     # One attempt: the command shows what the server answers, refusals included.
@@ -65,7 +72,7 @@ def retrieve(
     known = None if table is None else table.known(reply.ad_ids, message)
     if server.as_json:
         shown = reply_json(reply) | {"total_ms": round(total_ms, 3)}
-        shown |= {} if known is None else {"ads": _ads_json(reply, known)}
+        shown |= {} if known is None else {"ads": [*_ads_json(known)]}
         print(json.dumps(shown, indent=2))
     else:
         _print(reply, total_ms, known)
@@ -88,19 +95,10 @@ def stage_times(reply: "RetrieveResponse") -> str:
     return ", ".join(f"{stage} {ms:.1f}" for stage, ms in times) + " ms"
 
 
-def _ads_json(
-    reply: "RetrieveResponse", known: "Mapping[int, KnownAd]"
-) -> list[dict[str, str | list[str] | None]]:
-    """Return the table's id, title and reasons of each ad, in the order of the reply."""
-    return [
-        {
-            "ad_id": str(ad_id),
-            "item_id": known[ad_id].item_id if ad_id in known else None,
-            "title": known[ad_id].title if ad_id in known else None,
-            "why": [str(reason) for reason in known[ad_id].reasons] if ad_id in known else [],
-        }
-        for ad_id in reply.ad_ids
-    ]
+def _ads_json(known: "Mapping[int, KnownAd]") -> Iterator[dict[str, Any]]:
+    for ad_id, ad in known.items():  # in the order of the reply
+        facts = {"ad_id": str(ad_id), "item_id": ad.item_id, "title": ad.title or None}
+        yield {**facts, "why": [*map(str, ad.reasons)]}
 
 
 def _print(
@@ -134,10 +132,12 @@ def known_ads(reply: "RetrieveResponse", known: "Mapping[int, KnownAd]") -> Iter
     for place, (ad_id, score) in enumerate(zip(reply.ad_ids, reply.scores, strict=True)):
         facts = f"p(SID) = {math.exp(score):.3g}"
         facts += f", SID {_sid(reply, place)}" if reply.sids.sid_of_ad else ""
-        ad = known.get(ad_id)
-        item, title = (ad_id, "not in the ads table") if ad is None else (ad.item_id, ad.title)
-        yield f"    {place + 1}. {title} (ad {item}, {facts})"
-        if ad is not None:
+        ad = known[ad_id]
+        title = ad.title or ("no title" if ad.listed else "not in the ads table")
+        yield f"    {place + 1}. {title} (ad {ad.item_id or f'number {ad_id}'}, {facts})"
+        if not all(reason.passes for reason in ad.reasons):
+            yield "       the table's rules exclude this user: the ad has changed (see --ads)"
+        elif ad.listed:
             yield f"       {'; '.join(map(str, ad.reasons)) or 'no rule: it is for everyone'}"
 
 

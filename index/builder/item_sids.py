@@ -17,7 +17,7 @@ from grace.index.builder.report import Steps
 from grace.index.builder.source import AdsSource
 from grace.index.codebook.folder import CODEBOOK_YAML, CodebookFacts, read_codebook
 from grace.index.codebook.items import Items, items_of
-from grace.index.codebook.make import extend
+from grace.index.codebook.make import give_sids
 from grace.index.codebook.report import SidReport
 from grace.index.progress import Advance, Notify
 from grace.index.tables.data_folder import SIDS_FILE, DataFolder, local_folder
@@ -51,6 +51,14 @@ class ItemSids:
         places[order] = found
         return places
 
+    def before(self, others: "ItemSids") -> "ItemSids":
+        """Return these SIDs, and those of other items."""
+        new = self.places(others.numbers) < 0
+        numbers = np.concatenate([self.numbers, others.numbers[new]])
+        tokens = np.concatenate([self.tokens, others.tokens[new]])
+        order = np.argsort(numbers)
+        return ItemSids(numbers[order], tokens[order])
+
 
 def sids_of_items(
     data: DataFolder,
@@ -60,15 +68,23 @@ def sids_of_items(
     steps: Steps,
     notify: Notify,
 ) -> ItemSids | None:
-    """Return all items' SIDs, those of new ads by a codebook; None if the ads have a SID column."""
-    if data.sids is None:
-        return None
-    address = data.sids
+    """Return all items' SIDs, those of new ads by a codebook; None if the ads have a SID column.
 
-    def read() -> ItemSids:
+    Read the folder's own SIDs only if an ad is not in the table of given ones.
+    """
+
+    def read_from(address: str) -> ItemSids:
         table = open_sid_table(address)
         with steps.run("read SIDs", table.count_rows()) as advance:
             return read_item_sids(table, names, vocab_sizes, advance)
+
+    given = None if data.given_sids is None else read_from(data.given_sids)
+    own = data.sids
+    if own is None or (given and not len(_ads_without_sid(ads, names, given, lambda _: None))):
+        return given
+
+    def read() -> ItemSids:
+        return given.before(read_from(own)) if given else read_from(own)
 
     codebook = _codebook(data)
     if codebook is None or data.embeddings is None:
@@ -81,7 +97,7 @@ def sids_of_items(
                 _, facts = read_codebook(codebook)
                 items = _with_one_vector(items_of(data.embeddings, facts.dims), new)
                 if items is not None:
-                    report = extend(items, codebook)
+                    report = give_sids(items, codebook, None, lambda *_: None)
                     steps.new_sids = report.items
                     if fault := _worse(report, facts):
                         notify(f"{codebook}: {fault}")
@@ -90,7 +106,8 @@ def sids_of_items(
 
 def why_no_sid(data: DataFolder) -> str:
     """Return the reason to refuse an ad without a SID."""
-    if data.sids is None:
+    tables = [sid_table_at(each) for each in (data.given_sids, data.sids) if each is not None]
+    if not tables:
         return ""
     if _codebook(data) is None:
         remedy = "; add it there"
@@ -101,7 +118,7 @@ def why_no_sid(data: DataFolder) -> str:
             f", and no usable vector in {', '.join(data.embeddings.files)}; add one there: finite "
             "numbers, as many as the codebook needs, in one row"
         )
-    return f"the ad has no SID in {sid_table_at(data.sids)}{remedy}"
+    return f"the ad has no SID in {' or '.join(tables)}{remedy}"
 
 
 def _codebook(data: DataFolder) -> Path | None:

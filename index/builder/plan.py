@@ -1,9 +1,10 @@
 """A build that is checked before its first step, and what it does before and after its ads."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from grace.configs.errors import InputError, SnapshotError
 from grace.configs.machine import available_cores
 from grace.configs.options import BuildOptions
+from grace.configs.strict_json import shown
 from grace.index.builder.batches import BATCH_ROWS, AdsReading
 from grace.index.builder.item_sids import sids_of_items, why_no_sid
 from grace.index.builder.numbering import RootMaps, number_ids
@@ -31,8 +33,11 @@ from grace.index.storage import (
 from grace.index.tables.data_folder import DataFolder
 from grace.index.tables.item_numbers import IdMap
 from grace.index.tables.roles import both_names
-from grace.index.tables.sid_table import open_sid_table, sid_space_in, vocab_sizes_in
+from grace.index.tables.sid_table import open_sid_table, sid_space_in, stated_space, vocab_sizes_in
+from grace.index.tables.table_file import TableFile
 from grace.index.targeting.schema import TargetingSchema, load_schema, plain_column
+
+Stated = TypeVar("Stated")
 
 ENDED_REJECTS = "ended.rejects.jsonl"
 """In the root, the rejects of a build that ended without a version."""
@@ -45,11 +50,10 @@ MAX_THREADS = 1024
 
 @dataclass(frozen=True, slots=True)
 class BuildSpec(BuildOptions):
-    """`partial`: `data` has some ads of a catalogue, whose SID space and vocabulary are given."""
+    """If `data` has some ads of a catalogue, its SID space and vocabulary are given."""
 
     data: DataFolder
     root: Path
-    partial: bool = False
     threads: int = field(default_factory=available_cores)
     batch_rows: int = BATCH_ROWS
 
@@ -203,13 +207,14 @@ def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan
     if not 1 <= spec.threads <= MAX_THREADS:
         raise InputError(f"--threads {spec.threads}: give 1 to {MAX_THREADS}, one per core")
     schema = load_schema(spec.data.targeting)
-    sids = None if spec.data.sids is None else open_sid_table(spec.data.sids)
-    maps = frozenset(spec.id_maps)
-    expected = ExpectedColumns(schema, spec.without, sids is not None, maps, spec.partial)
-    source = open_ads(spec.data.ads, expected)
-    if sids is not None:
-        source = replace(source, sid_space=sid_space_in(sids), vocab_sizes=vocab_sizes_in(sids))
-    sid_space, vocab_sizes = _sid_space_and_vocabulary(spec, source)
+    data, maps = spec.data, frozenset(spec.id_maps)
+    first = data.given_sids or data.sids
+    sids = None if first is None else open_sid_table(first)
+    partial = data.catalogue is not None
+    expected = ExpectedColumns(schema, spec.without, sids is not None, maps, partial)
+    source = open_ads(data.ads, expected)
+    tables = [file.table for file in source.files] if sids is None else [sids]
+    sid_space, vocab_sizes = _sid_space_and_vocabulary(spec, tables)
     if not 0 <= spec.updates_watermark <= MAX_VERSION:
         raise InputError(f"updates watermark {spec.updates_watermark}: must be 0 to 2^64 - 1")
     facts = SnapshotFacts(next_version(spec.root), "", sid_space, 0, spec.updates_watermark)
@@ -219,9 +224,14 @@ def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan
     return BuildPlan(spec, schema, source, vocab_sizes, facts, log, Steps(progress), notify, kept)
 
 
-def _sid_space_and_vocabulary(spec: BuildSpec, source: AdsSource) -> tuple[str, tuple[int, ...]]:
-    name = source.sid_space if spec.sid_space is None else spec.sid_space
-    sizes = source.vocab_sizes if spec.vocab_sizes is None else spec.vocab_sizes
+def _sid_space_and_vocabulary(
+    spec: BuildSpec, tables: Sequence[TableFile]
+) -> tuple[str, tuple[int, ...]]:
+    """Return those that the caller gives, or else those of the tables that have the SIDs."""
+    stated = _single(tables, sid_space_in, "grace.sid_space")
+    stated_sizes = _single(tables, vocab_sizes_in, "grace.vocab_sizes")
+    name = stated if spec.sid_space is None else spec.sid_space
+    sizes = stated_sizes if spec.vocab_sizes is None else spec.vocab_sizes
     if name is None or sizes is None:
         missing = [] if name is not None else ["--sid-space NAME (the model's)"]
         missing += [] if sizes is not None else ["--vocab-sizes 512,512,512,512 (one per token)"]
@@ -230,9 +240,32 @@ def _sid_space_and_vocabulary(spec: BuildSpec, source: AdsSource) -> tuple[str, 
             "grace.vocab_sizes to take them from"
         )
     require_sids(name, sizes)
-    if spec.partial and (source.sid_space or name, source.vocab_sizes or sizes) != (name, sizes):
+    whole = spec.data.catalogue
+    if whole and (found := stated_space(whole)) and found[0] != name:
         raise InputError(
-            f"{' and '.join(spec.data.ads.files[:2])}: SIDs of the space {source.sid_space!r}, but "
-            f"the catalogue has {name!r}; give these ads its SIDs, or build all ads"
+            f"{whole.folder}: its SID space is {found[0]!r} ({found[1]}), but the catalogue's is "
+            f"{name!r}; give --data the folder of that catalogue"
+        )
+    if whole and (stated or name, stated_sizes or sizes) != (name, sizes):
+        raise InputError(
+            f"{' and '.join(table.address for table in tables[:2])}: SIDs of the space {stated!r}, "
+            f"but the catalogue has {name!r}; give these ads its SIDs, or build all ads"
         )
     return name, sizes
+
+
+def _single(
+    tables: Sequence[TableFile], read: Callable[[TableFile], Stated | None], key: str
+) -> Stated | None:
+    """Return the value that the tables' metadata states, or None if none does."""
+    found: dict[Stated, str] = {}
+    for table in tables:
+        if (value := read(table)) is not None:
+            found.setdefault(value, table.address)
+    if len(found) > 1:
+        (one, first), (two, second), *_ = found.items()
+        raise InputError(
+            f"{second}: metadata {key} is {shown(two)}, but {shown(one)} in {first}; "
+            "files of one build share it"
+        )
+    return next(iter(found), None)

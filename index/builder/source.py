@@ -7,14 +7,12 @@ name's ending. It also refuses `Country` in a table without `country`. It ignore
 the summary names them.
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from typing import TypeVar
 
 import pyarrow as pa
 
 from grace.configs.errors import InputError
-from grace.configs.strict_json import shown
 from grace.index.builder.rule_columns import role_of
 from grace.index.snapshot import require_ids
 from grace.index.tables import roles
@@ -22,7 +20,6 @@ from grace.index.tables.addresses import Format
 from grace.index.tables.cells import is_text
 from grace.index.tables.data_folder import TableSource
 from grace.index.tables.roles import Role, both_names, missing, type_fault
-from grace.index.tables.sid_table import sid_space_in, vocab_sizes_in
 from grace.index.tables.table_file import TableFile
 from grace.index.targeting.schema import CLAUSES, ENDINGS, EXPRESSION, TargetingSchema
 
@@ -54,8 +51,6 @@ class AdsFile:
 class AdsSource:
     files: tuple[AdsFile, ...]
     ignored_columns: tuple[str, ...] = ()
-    sid_space: str | None = None  # what the files' metadata says, if they do
-    vocab_sizes: tuple[int, ...] | None = None
 
     @property
     def rows(self) -> int:
@@ -129,12 +124,7 @@ def open_ads(source: TableSource, expected: ExpectedColumns) -> AdsSource:
         mapped = {source.columns[name] for name in OTHER_COLUMNS if name in source.columns}
         ignored.update(set(table.schema.names) - {*theirs.values(), *columns.left_out, *mapped})
         files.append(AdsFile(table, table.count_rows(), theirs))
-    opened = AdsSource(
-        tuple(files),
-        tuple(sorted(ignored)),
-        _single(tables, sid_space_in, "grace.sid_space"),
-        _single(tables, vocab_sizes_in, "grace.vocab_sizes"),
-    )
+    opened = AdsSource(tuple(files), tuple(sorted(ignored)))
     if opened.rows == 0 and not expected.partial:
         raise InputError(f"{files[0].address}: the ads table has no rows; nothing to build")
     require_ids(opened.rows, "ads")
@@ -341,23 +331,3 @@ def _remedy(name: str, kind: pa.DataType, expected: ExpectedColumns) -> str:
         numbers = ENTITY_MAP if is_text(kind) else "cast the column to int64"
         return f"{numbers}, or build with --without {name}"
     return ""
-
-
-Stated = TypeVar("Stated")
-
-
-def _single(
-    tables: Sequence[TableFile], read: Callable[[TableFile], Stated | None], key: str
-) -> Stated | None:
-    """Return the value that the tables' metadata states, or None if none does."""
-    found: dict[Stated, str] = {}
-    for table in tables:
-        if (value := read(table)) is not None:
-            found.setdefault(value, table.address)
-    if len(found) > 1:
-        (one, first), (two, second), *_ = found.items()
-        raise InputError(
-            f"{second}: metadata {key} is {shown(two)}, but {shown(one)} in {first}; "
-            "files of one build share it"
-        )
-    return next(iter(found), None)

@@ -59,7 +59,7 @@ def read_puts(
     fault of a row refuses only its ad. So does a value in a column that the schema does not know.
     """
     schema = reading.schema
-    expected = ExpectedColumns(schema, (), reading.sids is not None, frozenset(reading.names))
+    expected = ExpectedColumns(schema)
     known = [name for name in batch.schema.names if name in expected.known]
     named = (*schema.names, *schema.entities)
     absent = tuple(name for name in named if not {*expected.columns(name)} & {*known})

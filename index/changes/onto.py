@@ -8,20 +8,20 @@ import numpy as np
 from grace.configs.errors import InputError
 from grace.index.allocation import plain_memory
 from grace.index.builder.build import collected
-from grace.index.builder.plan import BuildPlan, BuildSpec, plan_build
+from grace.index.builder.plan import BuildSpec, plan_build
 from grace.index.builder.report import BuildReport
 from grace.index.builder.rule_columns import columns_stated
 from grace.index.changes.applied import applied, canonical
 from grace.index.changes.change import Changes
 from grace.index.progress import Notify, Progress
-from grace.index.storage.reader import OpenVersion, open_snapshot, read_snapshot
+from grace.index.storage.reader import open_snapshot, read_snapshot
 from grace.index.targeting.schema import load_schema
 
 
 def build_onto(
     spec: BuildSpec, version: int, removed: Sequence[int], progress: Progress, notify: Notify
 ) -> BuildReport:
-    """Put the ads of the tables into a version, and remove others. It makes the bytes of a build.
+    """Put the ads of tables into a version, or remove others. It makes the bytes of a build.
 
     So it need not read the ads that have not changed.
     """
@@ -32,27 +32,22 @@ def build_onto(
                 f"{spec.data.targeting}: is not the targeting schema of version {version}, so all "
                 "ads may need other rules; build all of them, without --onto"
             )
-        spec = replace(spec, partial=True, sid_space=found.sid_space, vocab_sizes=found.vocab_sizes)
+        spec = replace(spec, sid_space=found.sid_space, vocab_sizes=found.vocab_sizes)
         plan = plan_build(spec, progress, notify)
-        return _build_onto(plan, opened, removed)
-
-
-def _build_onto(plan: BuildPlan, opened: OpenVersion, removed: Sequence[int]) -> BuildReport:
-    threads = plan.spec.threads
-    if not plan.source.rows:
-        raise InputError(f"{plan.source.files[0].address}: no rows; there is nothing to change")
-    ads, stated = collected(plan)
-    both = np.intersect1d(ads.columns.ad_ids, removed)
-    if len(both):
-        raise InputError(f"--remove: the tables have the ad with number {both[0]}; leave one out")
-    with plan.steps.run("read the version", 1):
-        base = read_snapshot(opened, threads, plain_memory)
+        if plan.source.files and not plan.source.rows:
+            raise InputError(f"{plan.source.files[0].address}: no rows; there is nothing to change")
+        puts, stated = collected(plan) if plan.source.files else (None, set[str]())
+        both = np.intersect1d(puts.columns.ad_ids if puts else [], removed)
+        if len(both):
+            raise InputError(f"--remove: the tables have the ad with number {both[0]}; drop one")
+        with plan.steps.run("read the version", 1):
+            base = read_snapshot(opened, spec.threads, plain_memory)
     absent = int((base.ads.ordinals(removed) < 0).sum())
     if absent:
         plan.notify(f"--remove: {absent} of these ads are not in version {base.facts.version}")
     with plan.steps.run("apply changes", 1):
         columns = columns_stated(plan.schema, stated)
-        after = canonical(applied(base, Changes(ads, removed, columns), threads))
+        after = canonical(applied(base, Changes(puts, removed, columns), spec.threads))
     if not after.ads.num_ads:
         raise InputError("--remove: no ad is left; there is nothing to build")
     facts = plan.facts_now(after.facts.rule_columns, base.facts.rejects)

@@ -27,7 +27,7 @@ from grace.index.codebook.report import SidReport, report_of
 from grace.index.progress import Progress
 from grace.index.snapshot import require_ids, require_sids
 from grace.index.tables.data_folder import SIDS_FILE
-from grace.index.tables.sid_table import require_distinct, write_sid_table
+from grace.index.tables.sid_table import first_repeat, write_sid_table
 
 Learn = Callable[[Vectors, tuple[int, ...], float, int, Callable[[int], None]], Codebook]
 """Learns a codebook from a sample, codes, balance and seed; calls its last argument per level."""
@@ -70,27 +70,22 @@ def make_codebook(
     return report
 
 
-def extend(items: Items, kept: Path) -> SidReport:
-    """Give items SIDs by the codebook of `kept`, and add them to its table, which is locked."""
-    codebook, facts = read_codebook(kept)
-    ids_before, tokens_before = read_sids(kept / SIDS_FILE, facts)
-    ids = _read(items, None, lambda *_: None)
-    if ids_before.type != ids.type:
-        kinds = ["text" if pa.types.is_large_string(i.type) else "int64" for i in (ids, ids_before)]
-        raise InputError(f"{items.name}: its ids are {kinds[0]}, those of {kept} are {kinds[1]}")
-    tokens, report = _encode(items, len(ids), codebook, facts.sid_space, lambda *_: None)
-    all_ids = pa.concat_arrays([ids_before, ids])
-    all_tokens = np.concatenate([tokens_before, tokens])
-    write_sid_table(kept / SIDS_FILE, all_ids, all_tokens, facts.sid_space, facts.vocab_sizes)
-    return report
+def give_sids(items: Items, kept: Path, out: Path | None, progress: Progress) -> SidReport:
+    """Write a table of these items' SIDs by the codebook of `kept`, whose own table stays.
 
-
-def give_sids(items: Items, kept: Path, out: Path, progress: Progress) -> SidReport:
-    """Write a table of these items' SIDs by the codebook of `kept`, whose own table stays."""
+    Without `out`, add them to that table, which is locked.
+    """
     codebook, facts = read_codebook(kept)
     items = replace(items, dims=facts.dims)
     ids = _read(items, None, progress)
     tokens, report = _encode(items, len(ids), codebook, facts.sid_space, progress)
+    if out is None:
+        out = kept / SIDS_FILE
+        before, tokens_before = read_sids(out, facts)
+        if before.type != ids.type:
+            own, its = (str(each.type).removeprefix("large_") for each in (ids, before))
+            raise InputError(f"{items.name}: its ids are {own}, those of {kept} are {its}")
+        ids, tokens = pa.concat_arrays([before, ids]), np.concatenate([tokens_before, tokens])
     write_sid_table(out, ids, tokens, facts.sid_space, facts.vocab_sizes)
     return report
 
@@ -134,7 +129,8 @@ def _read(items: Items, sample: Sample | None, progress: Progress) -> Ids:
         raise InputError(f"{items.name}: no rows; there are no items to give SIDs to")
     require_ids(done, "items")
     ids = pa.concat_arrays(parts)
-    require_distinct(items.name, ids)
+    if repeat := first_repeat(ids):
+        raise InputError(f"{items.name}: item {repeat[0]} is {repeat[1]}; give each item once")
     return ids
 
 

@@ -49,12 +49,6 @@ class Proposal:
     def left_out(self) -> list[Decision]:
         return [each for each in self.decisions if each.role is Role.LEFT_OUT]
 
-    @property
-    def ids_are_integers(self) -> bool:
-        """Return whether the ids need no id map."""
-        ids = self.column_of(Role.ID)
-        return ids is not None and ids.facts.are_integer_ids
-
     def column_of(self, role: Role) -> Decision | None:
         return next((each for each in self.decisions if each.role is role), None)
 
@@ -139,9 +133,8 @@ def _id_fault(files: Sequence[TableFile], facts: ColumnFacts) -> str | None:
     ids = facts.ids
     if ids.null_count:
         return f"has no value in row {pc.index(ids.is_null(), True).as_py() + 1}"
-    if rows := first_repeat(ids):
-        return f"repeats {ids[rows[0]].as_py()!r}, in rows {rows[0] + 1} and {rows[1] + 1}"
-    return None
+    repeat = first_repeat(ids)
+    return repeat and f"repeats {repeat[0]!r}, {repeat[1]}"
 
 
 def _vocab_sizes(files: Sequence[TableFile], sid: ColumnFacts) -> tuple[int, ...] | None:

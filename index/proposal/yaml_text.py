@@ -57,7 +57,7 @@ def _tables(proposal: Proposal, out: Path) -> Iterator[str]:
         yield f"  ignore: {listed}  # not rules, though they look like rules"
     if proposal.column_of(Role.SID) is None:
         yield f"sids: {CODEBOOK}  # the folder that `grace sids` writes"
-    if not proposal.ids_are_integers:
+    if not ((ids := proposal.column_of(Role.ID)) and ids.facts.are_integer_ids):
         yield f"id_map: {ID_MAP}  # numbers the ads' ids; a build adds new ones"
     entities = [each for each in proposal.decisions if each.role is Role.ENTITY]
     if texts := [each.name for each in entities if each.facts.is_text]:

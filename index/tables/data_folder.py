@@ -55,8 +55,6 @@ class TableSource:
     def __post_init__(self) -> None:
         if self.time_unit not in TIME_UNITS:
             raise ConfigError(f"time_unit: {self.time_unit!r}; give one of {', '.join(TIME_UNITS)}")
-        if not self.files:
-            raise ConfigError("files: name at least one file, folder or URL")
         if self.list_separator == "":
             raise ConfigError("list_separator: empty; give the text between values, such as |")
         for ours, theirs in self.columns.items():
@@ -71,7 +69,7 @@ class TableSource:
         return replace(self, files=tuple(within(folder, file) for file in self.files))
 
     def tables(self) -> list[TableFile]:
-        found = table_files(self.files, self.list_separator)
+        found = table_files(self.files, self.list_separator) if self.files else []
         return [replace(file, time_unit=self.time_unit) for file in found]
 
 
@@ -89,16 +87,22 @@ class DataFolder:
     entity_ids: Mapping[str, Path] = field(default_factory=dict)  # id maps, by entity
     embeddings: TableSource | None = None
     log: TableSource | None = None
+    given_sids: str | None = None  # a table of SIDs, which come before those of `sids`
+    catalogue: "DataFolder | None" = None  # the folder of all ads, if `ads` are some of them
 
     @property
     def targeting(self) -> Path:
         return self.folder / TARGETING_FILE
 
     def of_ads_in(self, files: Sequence[str], sids: str | None = None) -> "DataFolder":
-        """Return the folder of these tables of ads. They may have SIDs, or else `sids` has."""
+        """Return the folder of these tables of some of its ads.
+
+        They may have SIDs. Else `sids` has them, and the folder's own are those of other ads.
+        """
         ads = replace(self.ads, files=tuple(files))
-        has_sids = all(ads.theirs("sid") in table.schema.names for table in ads.tables())
-        return replace(self, ads=ads, sids=None if has_sids else sids or self.sids)
+        joined = sids or not all(ads.theirs("sid") in each.schema.names for each in ads.tables())
+        own = self.sids if joined else None
+        return replace(self, ads=ads, sids=own, given_sids=sids, catalogue=self)
 
     def require_codebook(self) -> None:
         """Refuse a codebook that `tables.yaml` names before `grace sids` has made it."""
@@ -122,6 +126,10 @@ class _TablesSection:
     log: TableSource | None = None
 
     def __post_init__(self) -> None:
+        sources = {"ads": self.ads, "embeddings": self.embeddings, "log": self.log}
+        for name, source in sources.items():
+            if source is not None and not source.files:
+                raise ConfigError(f"{name}.files: name at least one file, folder or URL")
         if "ad_id" in self.entity_ids:
             raise ConfigError("entity_ids: ad_id: not an entity; name the id map of ads as id_map")
         maps = {f"entity_ids: {name}": file for name, file in self.entity_ids.items()}

@@ -29,6 +29,8 @@ def read_header(stream: BinaryIO, address: str) -> tuple[pa.Schema, int]:
                 "write one type per column"
             ) from None
         rows += table.num_rows
+    if not rows:
+        raise InputError(f"{address}: has no rows; write one JSON object per line")
     _require_one_case(schema.names, address)
     # Arrow reads lists that hold only nulls into arrays with too few elements.
     null, texts = pa.list_(pa.null()), pa.list_(pa.string())

@@ -163,10 +163,7 @@ class Rows:
                 self.refuse(row, name, None, null)
         flat = parts.flat.cast(pa.int64(), safe=False).fill_null(-1).to_numpy()
         right_rows = np.flatnonzero(right)
-        if len(right_rows) == len(self):
-            found: Int64 = flat.reshape(-1, length)
-        else:
-            found = flat[parts.offsets[right_rows][:, None] + np.arange(length)]
+        found = flat[parts.offsets[right_rows][:, None] + np.arange(length)]
         if vocab_sizes is not None:
             outside = (found < 0) | (found >= vocab_sizes)
             for at in np.flatnonzero(outside.any(axis=1)).tolist():
@@ -178,8 +175,6 @@ class Rows:
                     reason = f"token at position {position} is outside the vocabulary of {size}"
                     shown = str(token)
                 self.refuse(row, name, shown, reason)
-        if len(right_rows) == len(self):
-            return found
         of_rows = np.full((len(self), length), -1, np.int64)
         of_rows[right_rows] = found
         return of_rows

@@ -1,6 +1,7 @@
 """A table of SIDs: `item_id` (int64 or text) and `sid`, of one SID space and vocabulary."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ from grace.configs.strict_json import shown
 from grace.index.progress import Advance
 from grace.index.rejects import brief
 from grace.index.tables import roles
-from grace.index.tables.addresses import Format, ending_format, within
-from grace.index.tables.data_folder import SID_SPACE_KEY, SIDS_FILE, VOCAB_SIZES_KEY
+from grace.index.tables.addresses import Format, ending_format, files_at, within
+from grace.index.tables.data_folder import SID_SPACE_KEY, SIDS_FILE, VOCAB_SIZES_KEY, DataFolder
 from grace.index.tables.item_numbers import replacing
 from grace.index.tables.roles import require_column
 from grace.index.tables.table_file import TableFile, open_table
@@ -43,6 +44,20 @@ def open_sid_table(sids: str) -> TableFile:
 
 def sid_space_in(table: TableFile) -> str | None:
     return _metadata(table, SID_SPACE_KEY)
+
+
+def stated_space(data: DataFolder) -> tuple[str, str] | None:
+    """Return the SID space of a data folder and the file that states it; None if none does.
+
+    A table that cannot be read states nothing: a folder may lack those that only builds read.
+    """
+    for address in data.ads.files if data.sids is None else [sid_table_at(data.sids)]:
+        with suppress(InputError):
+            for file in files_at([address]):
+                is_parquet = ending_format(file) is Format.PARQUET
+                if is_parquet and (space := sid_space_in(open_table(file))):
+                    return space, file
+    return None
 
 
 def vocab_sizes_in(table: TableFile) -> tuple[int, ...] | None:
@@ -86,19 +101,14 @@ def write_sid_table(
             advance(first + len(part))
 
 
-def first_repeat(ids: pa.Array) -> tuple[int, int] | None:
-    """Return two rows with the same value; None if all values are different."""
+def first_repeat(ids: pa.Array) -> tuple[str, str] | None:
+    """Return a value of two rows, and which ones, in words; None if all values are different."""
     codes = ids.dictionary_encode().indices.to_numpy()
     if len(codes) and int(codes.max()) + 1 == len(codes):
         return None
     order = np.argsort(codes, kind="stable")
     at = np.flatnonzero(np.diff(codes[order]) == 0)
-    return (int(order[at[0]]), int(order[at[0] + 1])) if len(at) else None
-
-
-def require_distinct(name: str, ids: pa.Array) -> None:
-    if rows := first_repeat(ids):
-        raise InputError(
-            f"{name}: item {brief(str(ids[rows[0]].as_py()))} is in rows {rows[0] + 1} and "
-            f"{rows[1] + 1}; give each item once"
-        )
+    if not len(at):
+        return None
+    first, second = order[at[0]] + 1, order[at[0] + 1] + 1
+    return brief(str(ids[first - 1].as_py())), f"in rows {first} and {second}"

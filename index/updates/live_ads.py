@@ -10,7 +10,7 @@ pairs of a leaf and a rule (`pass_pairs`).
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 
@@ -194,8 +194,8 @@ def levels_of(snapshot: Snapshot, ordinal: int) -> dict[str, int]:
     return levels
 
 
-def unknown_ids(snapshot: Snapshot, update: AdUpdate) -> dict[str, Ids]:
-    """Return the ids that an update stops or resumes and that the snapshot lacks, by level."""
+def unknown_ids(snapshot: Snapshot, update: AdUpdate, absent: Sequence[int] = ()) -> dict[str, Ids]:
+    """Return the stopped and resumed ids that the snapshot lacks, and `absent` ads, by level."""
     entities = {each.name: each for each in snapshot.entities}
     found = {}
     for level in sorted({*update.stop, *update.resume}):
@@ -206,4 +206,6 @@ def unknown_ids(snapshot: Snapshot, update: AdUpdate) -> dict[str, Ids]:
             ids = ids[entities[level].places(ids) < 0]
         if len(ids):
             found[level] = np.sort(ids)  # no id is both stopped and resumed
+    if absent:
+        found[AD_LEVEL] = np.union1d(found.get(AD_LEVEL, _NONE), absent)
     return found

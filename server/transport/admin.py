@@ -232,7 +232,7 @@ def _unknown(pair: ServingPair | None, updated: Updated) -> dict[str, wire.Unkno
         return {}
     return {
         level: wire.UnknownIds(count=len(ids), ids=ids[:MOST_UNKNOWN].tolist())
-        for level, ids in unknown_ids(pair.snapshot, updated.update).items()
+        for level, ids in unknown_ids(pair.snapshot, updated.update, updated.absent).items()
     }
 
 

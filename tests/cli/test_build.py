@@ -59,8 +59,8 @@ def test_a_build_publishes_and_says_what_it_made(catalogue: Path, tmp_path: Path
     [
         ("exact", "leaf rules: "),
         ("union", "fill"),
-        ("static:4,3,2,1", "k way: widths 4,3,2,1"),
-        ("dynamic:0.1,8", "k way: fill target 0.100, k max 8"),
+        ("static:4,3,2,1", "k way: 4,3,2,1"),
+        ("dynamic:0.1,8", "k way: 0.1,8"),
         ("cd", "Levels"),
     ],
 )

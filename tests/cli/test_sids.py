@@ -15,7 +15,7 @@ import yaml
 
 from grace.configs.errors import GraceError
 from grace.index.codebook.items import items_of
-from grace.index.codebook.make import extend
+from grace.index.codebook.make import give_sids
 from grace.index.tables.data_folder import TableSource
 from support.in_process import complaint, invoke_grace, reported
 from support.known_trees import tree_items
@@ -80,17 +80,6 @@ def test_the_folder_holds_the_codebook_the_sids_and_a_report(kept: Path) -> None
     sizes = sorted(np.unique([*sids.values()], axis=0, return_counts=True)[1].tolist())
     assert report["items_per_sid"]["p50"] == sizes[(len(sizes) - 1) // 2]
     assert report["items_per_sid"]["max"] == sizes[-1]
-
-
-def test_float16_vectors_of_items_with_numbers(tmp_path: Path) -> None:
-    rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors("float16").reshape(-1)), DIMS)
-    pq.write_table(pa.table({"item_id": range(ITEMS), "vector": rows}), tmp_path / "v.parquet")
-    given = ("--embeddings", tmp_path / "v.parquet", "--out", tmp_path / "c")
-    report = reported("sids", *given, *LEARN)
-    assert list(sids_of(tmp_path / "c" / "sids.parquet")) == list(range(ITEMS))
-    errors = [level["error"] for level in report["levels"]]
-    assert errors == sorted(errors, reverse=True)
-    assert errors[-1] < 0.3
 
 
 def test_the_same_items_in_other_forms_get_the_same_sids(kept: Path, tmp_path: Path) -> None:
@@ -198,7 +187,7 @@ def test_a_damaged_codebook_and_items_of_another_one_are_refused(
     damage(codebook)
     given = items_of(TableSource((str(write(tmp_path / "new.parquet", *items)),)))
     with pytest.raises(GraceError, match=re.escape(fault)):
-        extend(given, codebook)
+        give_sids(given, codebook, None, lambda *_: None)
 
 
 def test_new_items_get_sids_by_a_codebook_that_stays_as_it_is(kept: Path, tmp_path: Path) -> None:

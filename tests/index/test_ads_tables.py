@@ -16,7 +16,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -278,30 +277,6 @@ def test_every_ad_has_the_rules_of_its_row_or_is_refused(
 ) -> None:
     with TemporaryDirectory() as name:
         check(spec_of(Path(name), table, batch_rows, threads), table, in_shards)
-
-
-@pytest.mark.parametrize(
-    "rules",
-    [
-        {"country": []},
-        {"country": ["US", None]},
-        {"country": ["US", "ZZ"]},
-        {"device_exclude": ["radio"]},
-        {"country": ["US"], "country_exclude": ["US", "NO"]},
-        {"location": []},
-        {"location": ["us/ca", "*"]},
-        {"location": ["a,b"], "location_exclude": ["a,b"]},
-    ],
-    ids=str,
-)
-def test_an_ad_with_a_rule_that_cannot_be_enforced_is_refused_among_others(
-    tmp_path: Path, rules: Mapping[str, Cell]
-) -> None:
-    none = {"sid": [0, 0], "ad_weight": 1.0} | dict.fromkeys(RULES)
-    given: list[Mapping[str, Cell]] = [{}, rules, {"country": ["US"]}]
-    rows = [{"ad_id": at, **none, **own} for at, own in enumerate(given)]
-    table = Table("parquet", rows, cut=2, joined=False, mapped=False)
-    check(spec_of(tmp_path, table), table, in_shards=False)
 
 
 def parts_of(table: Table) -> list[Sequence[Mapping[str, Cell]]]:

@@ -11,7 +11,7 @@ import pytest
 from grace.configs.errors import SnapshotError
 from grace.index.builder import BuildSpec, Sharding, build
 from grace.index.coverage import CoverageFall, coverage, coverage_of_version
-from grace.index.storage import current_version, load_snapshot, publish
+from grace.index.storage import current_version, load_snapshot
 from grace.index.storage.reader import map_snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from support.builds import build_spec, silent
@@ -120,15 +120,6 @@ def test_a_column_that_loses_all_its_rules_is_named_although_its_name_kept_other
     assert (report.coverage.falls, report.coverage.lost_columns) == ((), ("country_exclude",))
     assert (report.published, report.coverage.may_be_published) == (False, False)
     assert build(spec_of(tmp_path, case, max_coverage_drop=1.0), silent).published
-
-
-def test_versions_are_compared_with_the_current_one_not_the_latest(tmp_path: Path) -> None:
-    build(spec_of(tmp_path, ads_with(50, 10)), silent)
-    for _ in range(2):
-        assert not build(spec_of(tmp_path, ads_with(10, 10)), silent).published
-    publish(tmp_path / "root", 2)
-    report = build(spec_of(tmp_path, ads_with(10, 10)), silent)
-    assert (report.published, report.coverage.version_before) == (True, 2)
 
 
 def test_a_name_that_the_schema_loses_is_a_fall_and_a_new_one_is_none(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from grace.index.proposal.yaml_text import quoted, tables_yaml, targeting_yaml
 from grace.index.tables.data_folder import read_data_folder
 from grace.index.targeting.schema import load_schema
 from support.builds import silent
-from support.raw_tables import FORMATS, write_table
+from support.raw_tables import write_table
 from support.strategies import examples
 
 TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
@@ -88,14 +88,6 @@ def test_a_separator_is_found_by_the_values_that_it_makes(
     assert propose([str(tmp_path / "ads.csv")], (), None, silent).list_separator == separator
 
 
-def test_a_flight_has_a_few_texts_that_are_no_times(tmp_path: Path) -> None:
-    """A build names the ads that have them. Without the column, all ads would run at any time."""
-    rows = [{"id": at, "flight_end": "2026-12-01" if at else "soon"} for at in range(11)]
-    table = write_table(tmp_path / "ads.csv", rows)
-    _, flight = propose([str(table)], (), None, silent).decisions
-    assert (flight.role, flight.name) == (Role.FLIGHT, "flight_end")
-
-
 def test_ids_of_any_number_of_batches_are_compared(tmp_path: Path) -> None:
     """Integers turn into texts late, the repeated id is far away, and so is the other country."""
     ids = [*map(str, range(70_000)), "x1", "x2"]
@@ -103,7 +95,7 @@ def test_ids_of_any_number_of_batches_are_compared(tmp_path: Path) -> None:
         file = tmp_path / f"{name}.csv"
         file.write_text("\n".join(["id,country", *(f"{each},US" for each in ids), last]))
     good = propose([str(tmp_path / "good.csv")], (), None, silent)
-    assert (good.rows, good.ids_are_integers) == (70_003, False)
+    assert (good.rows, "id_map: " in tables_yaml(good, tmp_path)) == (70_003, True)
     assert "[NO, US]" in targeting_yaml(good)
     with pytest.raises(InputError, match="repeats '17', in rows 18 and 70003"):
         propose([str(tmp_path / "bad.csv")], (), None, silent)
@@ -160,6 +152,9 @@ def test_an_end_that_limits_users_is_a_rule_or_left_out_and_the_folder_can_be_re
     assert unread.isdisjoint(data.ads.theirs(name) for name in schema.rule_columns)
 
 
+JUNE = datetime(2026, 6, 1, tzinfo=UTC)
+
+
 def proposed(folder: Path, form: str, columns: dict[str, list[Any]]) -> tuple[dict[str, Any], Any]:
     """Return the schema that is proposed for three ads, by section, and the data folder."""
     rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
@@ -169,39 +164,6 @@ def proposed(folder: Path, form: str, columns: dict[str, list[Any]]) -> tuple[di
     load_schema(folder / "targeting.yaml")
     document = parse_yaml((folder / "targeting.yaml").read_text(), "targeting")
     return document, read_data_folder(folder)
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_a_newcomer_s_table_becomes_a_range_a_flight_and_a_property(
-    tmp_path: Path, form: str
-) -> None:
-    may, june = datetime(2026, 5, 1, tzinfo=UTC), datetime(2026, 6, 1, tzinfo=UTC)
-    times = [may, None, june] if form == "parquet" else [may.isoformat(), None, june.isoformat()]
-    schema, data = proposed(
-        tmp_path,
-        form,
-        {
-            "title": ["A", "B", "C"],
-            "country": ["US", "CA", None],
-            "min_age": [18, None, 21],
-            "max_age": [None, 65, 30.5],
-            "flight_start": times,
-            "flight_end": [None, None, None] if form == "csv" else times,
-            "category": ["cars", "food", "cars"],
-            "blocked_domains": [["a.example", "b.example"], None, ["b.example"]],
-        },
-    )
-    assert schema == {
-        "attributes": {"country": {"values": ["CA", "US"]}},
-        "ranges": {"age": {}},
-        "flights": {"flight": {}},
-        "properties": {"category": {}},
-        "hash_seed": 7,
-    }
-    names = {"age_min": "min_age", "age_max": "max_age"}
-    assert names.items() <= data.ads.columns.items()
-    why = (tmp_path / "targeting.yaml").read_text()
-    assert "LEFT OUT, so these columns limit nobody (1): blocked_domains." in why
 
 
 @pytest.mark.parametrize(
@@ -220,6 +182,9 @@ def test_a_newcomer_s_table_becomes_a_range_a_flight_and_a_property(
         ({"flight_end": [10**9] * 3, "valid_to": [10**12] * 3}, {"flights": {"flight": {}}}, "s"),
         ({"ends_at": [10**9] * 3}, {"flights": {"flight": {}}}, "s"),
         ({"starts_at": [10**9] * 3}, {}, "s"),
+        ({"ends_at": [JUNE, None, JUNE]}, {"flights": {"flight": {}}}, "ms"),
+        ({"ends_at": [JUNE.isoformat(), None]}, {"flights": {"flight": {}}}, "ms"),
+        ({"ends_at": ["soon", *["2026-12-01"] * 10]}, {"flights": {"flight": {}}}, "ms"),
         ({"starts": [10**9] * 3, "stops": [10**9] * 3}, {"flights": {"flight": {}}}, "s"),
         (
             {"campaign": ["x", "x", "y"], "campaign_start": ["2026-05-01"] * 3},

@@ -163,16 +163,6 @@ def test_a_lost_column_is_noticed_although_clauses_or_expressions_have_rules_on_
     assert (report.published, report.coverage.lost_columns) == (False, ("age_max",))
 
 
-@pytest.mark.parametrize(("unit", "factor"), [("s", 1), ("ms", 1000), ("ns", 10**9)])
-def test_integers_are_times_in_the_unit_of_the_table(
-    tmp_path: Path, unit: str, factor: int
-) -> None:
-    start, end = (milliseconds // 1000 * factor for milliseconds in (NOVEMBER, DECEMBER))
-    report = built(tmp_path, "parquet", [{"flight_start": start, "flight_end": end}], unit)
-    (flight,) = load_snapshot(report.path).rules.parts[4].table.tolist()
-    assert flight == [NOVEMBER, DECEMBER - 1]
-
-
 def test_clauses_of_texts_are_split_and_null_ones_are_none(tmp_path: Path) -> None:
     struct = pa.struct([("place_exclude", pa.string()), ("country", pa.string())])
     clauses = [[{"place_exclude": "a|b", "country": "US"}, {"country": "SE"}], None]

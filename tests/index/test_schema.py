@@ -25,35 +25,21 @@ def load(tmp_path: Path, text: str) -> TargetingSchema:
     return load_schema(path)
 
 
-def test_the_documented_example_loads_as_it_reads(tmp_path: Path) -> None:
-    schema = load(tmp_path, GOOD)
-    assert schema.names == ("country", "age", "gender", "location")
-    assert schema.attributes[0].values == ("US", "NO", "GB")
-    assert schema.attributes[2].missing == "unknown"
-    assert (schema.sets[0].bloom_bits, schema.sets[0].words) == (256, 4)
-    assert schema.hash_seed == 7
-    assert schema.entities == ("campaign", "advertiser")
-    assert load(tmp_path, GOOD.replace("entities: [campaign, advertiser]", "")).entities == ()
-
-
 COUNTRIES, ENTITIES = "[US, NO, GB]", "[campaign, advertiser]"
 BAD = [
     ("missing: unknown", "absent: unknown", "unknown key 'absent'"),
     (COUNTRIES, "[US, NO, US]", "'US' is listed twice"),
     (COUNTRIES, "[US, '']", "empty value"),
     (COUNTRIES, "[]", "at least one value"),
-    (COUNTRIES, "[1, 2]", "expected a string"),
     (COUNTRIES, str([f"v{i}" for i in range(4097)]), "4097 values, at most 4096; declare it as a"),
     ("missing: unknown", "missing: other", "not one of its"),
     ("256", "32", "bloom_bits: must be 64 to 65536, got 32"),
     ("256", "200", "bloom_bits: must be a power of two, got 200"),
     ("bloom_hashes: 4", "bloom_hashes: 5", "1 to 4, got 5"),
-    ("bloom_hashes: 4", "bloom_hashes: 0", "1 to 4, got 0"),
     ("max_request_values: 64", "max_request_values: 0", "must be 1 to 65536, got 0"),
     ("max_request_values: 64", "max_request_values: 65537", "must be 1 to 65536, got 65537"),
     ("hash_seed: 7", "hash_seed: -1", "0 to 2^64 - 1"),
     ("country:", "Country:", "'Country': use a lower-case"),
-    ("country:", "../up:", "'../up': use a lower-case"),
     ("country:", "ad_id:", "'ad_id': taken by a column"),
     ("country:", "a_exclude:", "'a_exclude': taken by a column"),
     ("location:", "country:", "'country': declared twice"),
@@ -62,8 +48,6 @@ BAD = [
     (ENTITIES, "[Advertiser]", "'Advertiser': use a lower"),
     (ENTITIES, "[ad_id]", "'ad_id': taken by a column"),
     (ENTITIES, "[location]", "'location': declared twice"),
-    (ENTITIES, "[age]", "'age': declared twice"),
-    (ENTITIES, "[campaign, campaign]", "'campaign': declared twice"),
     (ENTITIES, "[a_min]\nranges: {a: {}}", "names 'a_min' and 'a': each has column 'a_min'"),
     (ENTITIES, "[]\nflights: {a: {}}\nproperties: {a_end: {}}", "'a_end': each has column 'a_end'"),
 ]

@@ -10,22 +10,6 @@ from grace.index.targeting.schema import Attribute, Property, Range, TargetingSc
 from support.oracle import RawAd, Rule, Rules
 from support.plain_builder import plain_snapshot
 
-
-def test_counts_and_percentiles_of_a_catalogue_counted_by_hand() -> None:
-    per_sid = [1] * 60 + [2] * 35 + [11] * 4 + [40]
-    sids = [(i // 10, i % 10) for i in range(100)]
-    ads = [
-        RawAd(1000 * i + n, sid)
-        for i, (sid, count) in enumerate(zip(sids, per_sid, strict=True))
-        for n in range(count)
-    ]
-    summary = summarize(plain_snapshot(TargetingSchema((), (), 0), (10, 10), ads))
-    assert (summary.sids, summary.ads) == (100, sum(per_sid))
-    assert summary.ads_per_sid == {"p50": 1, "p90": 2, "p99": 11, "max": 40}
-    assert [level.entries for level in summary.levels] == [10, 100]
-    assert [level.mean_fan_out for level in summary.levels] == [10.0, 10.0]
-
-
 A: tuple[Rule, ...] = ((frozenset("p"), None), (frozenset("qr"), None), (frozenset("qr"), None))
 
 
@@ -59,6 +43,8 @@ def test_fill_is_the_mean_over_stored_partitions_of_set_bits_by_usable_bits() ->
             assert (found.partitions, found.rows, found.id_bytes) == (partitions, rows, 4 * ids)
             assert (found.bytes_before, found.bytes_after) == (8 * partitions, 8 * rows)
             assert found.fill == pytest.approx(mean(fills))
+    of_levels = [(x.entries, x.mean_fan_out, x.max_fan_out) for x in summarize(snapshot).levels]
+    assert of_levels == [(2, 2.0, 2), (3, 1.5, 2)]
 
 
 def test_entities_are_counted_with_their_ads() -> None:
@@ -87,6 +73,8 @@ def test_mode_exact_counts_the_distinct_rules_of_sids_and_the_posting_lists() ->
     ads[1] = RawAd(1, (0,), clauses=(rules[1], {}))
     ads += [RawAd(10 + i, (1 + i,), rules={"p": frozenset("xy")}) for i in range(9)]
     summary = summarize(plain_snapshot(schema, (10,), ads, MatcherMode.EXACT))
+    assert (summary.ads, summary.sids) == (16, 10)
+    assert summary.ads_per_sid == {"p50": 1, "p90": 1, "p99": 7, "max": 7}
     assert (summary.rules, summary.alternatives) == (4, 1)
     assert summary.rule_rows == {"s": 3, "t": 1, "r": 1, "p": 2}
     assert (summary.groups, summary.values) == ({"s": 1, "t": 0}, {"s": 3, "t": 0, "p": 2})

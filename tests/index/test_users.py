@@ -3,7 +3,6 @@
 tests/server/test_wire_readers.py compares all of it with the plain encoder on odd bytes.
 """
 
-import math
 import tracemalloc
 from dataclasses import replace
 from random import Random
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from grace.configs.errors import RequestError
 from grace.index.matchers.node_matchers import value_hash
-from grace.index.targeting.schema import Range, TargetingSchema, TargetSet
+from grace.index.targeting.schema import TargetingSchema, TargetSet
 from grace.index.users.user_rows import UserEncoder
 from grace.index.users.values import InternedValues
 from grace.proto.retrieval_pb2 import RetrieveRequest, Values
@@ -38,13 +37,6 @@ def test_memory_grows_with_the_values_sent_and_not_with_the_values_allowed() -> 
     tracemalloc.stop()
     assert rows.asked[4].value_offsets.tolist() == list(range(17))
     assert peak < 100_000
-
-
-@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_a_number_of_a_range_that_is_not_finite_is_refused(number: float) -> None:
-    encoder = UserEncoder(TargetingSchema((), (), 7, ranges=(Range("age"),)), ())
-    with pytest.raises(RequestError, match=r"user\.age\.number: .*finite"):
-        encoder.encode([RetrieveRequest(user={"age": Values(number=number)})])
 
 
 @pytest.mark.parametrize("seed", [7, 2**64 - 1])

@@ -2,7 +2,7 @@
 
 import json
 import math
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -126,21 +126,13 @@ def test_values_of_numpy_are_as_good_as_python_s() -> None:
             {"at": datetime(2026, 9, 21, 13)},  # noqa: DTZ001
             r"at: 2026-09-21T13:00:00 has no time zone; give it one, as in datetime\.now\(UTC\)$",
         ),
-        ({"at": "noon"}, r"at: expected an integer, got 'noon'$"),
         ({"at": 1790000000}, r"at: 1790000000 is not between 1990 and 2100; send milliseconds "),
         ({"at": np.datetime64("2026-09-21", "ns")}, r"at: 1789948800000000000 is not between "),
-        ({"at": datetime(1969, 9, 21, tzinfo=UTC)}, r"at: -8812800000 is not between 1990 and "),
         ({"user": {"age": 2**53 + 1}}, r"user\.age\.number: 9007199254740993 is beyond 2\^53, "),
         ({"filters": {"category": {"anyOf": ()}}}, r"filters\.category\.any_of: is empty; name "),
         ({"filters": {"category": {"any_of": ()}}}, r"filters\.category\.any_of: is empty; name "),
         ({"user": {"age": 10**400}}, r"user\.age\.number: 10+\.\.\. is not within -1\.8e\+308 to"),
         ({"user": {"age": True}}, r"user\.age\.values\[0\]: expected text, got true$"),
-        ({"utc_offset_minutes": 2**31}, r"utc_offset_minutes: 2147483648 is not within -21474836"),
-        ({"filters": {"category": "food"}}, r"filters\.category: expected an object, got 'food'$"),
-        (
-            {"filters": {"category": {"noneof": ["a"]}}},
-            r"filters\.category: unknown key 'noneof'; known: any_of, none_of, unknown$",
-        ),
         (
             {"filters": {"category": {"unknown": "BLOCK"}}},
             r"filters\.category\.unknown: expected one of UNKNOWN_UNSPECIFIED, PASSES, BLOCKED,",
@@ -229,7 +221,6 @@ def test_a_result_has_every_field_of_the_reply(
         ('{"maxads": 3}', "request: unknown key 'maxads'; known: request_id, model, sid_space, "),
         ('{"features": {"bags": {"b": {"id": []}}}}', "features.bags.b: unknown key 'id'; known"),
         ('{"user": {"country": ["US"]}}', "user.country: expected an object, got a list"),
-        ('{"user": {"country": {"values": "US"}}}', "user.country.values: expected a list, got '"),
         ('{"user": {"age": {"values": ["a", 3]}}}', "user.age.values[1]: expected text, got 3"),
         ('{"user": {"age": {"values": ["\\ud800"]}}}', "user.age.values[0]: expected text, got '"),
         ('{"user": {"\\ud800": {"values": []}}}', "user: expected text, got '\\ud800'"),

@@ -100,10 +100,11 @@ def test_ads_of_tables_are_served_once_the_command_returns_and_are_removed_again
     assert catalogue.shown == {*catalogue.own, *range(NEW, NEW + 7)}
     said = printed("admin", "status", "--address", operated.admin)
     waits = "0 wait, 0 do not fit"
-    assert f"changes     8 ads put, 0 removed, {waits} (up to update {before + 3})\n" in said
+    assert f"changes     8 put, 0 removed, {waits} (up to update {before + 3})\n" in said
     removed = ("--remove", str(NEW), "--remove", str(first), "--remove", str(NEW))
-    said = printed("admin", "put", *removed, *to)
-    assert said.startswith("0 ads put, 2 removed: served after ")
+    done = invoke_grace("admin", "put", *removed, "--remove", str(NEW + 99), *to)
+    assert done.stdout.startswith("0 ads put, 2 removed: served after ")
+    assert done.stderr == "--remove: the served snapshot did not have 1 ad of these\n"
     with AdminClient(operated.admin) as client:
         explained = client.explain(ExplainRequest(ad_id=first, request=RetrieveRequest()), 30.0)
     assert explained.text.endswith("an update has removed it; to serve it again, put it")
@@ -127,7 +128,7 @@ def test_faulty_ads_are_named_and_the_others_are_served(
     said = done.stdout.splitlines()
     assert f"refused: {lines} row 2, ad {NEW + 1}: sid '3 tokens': the SID length is 4" in said
     assert any(f"{lines} row 3, ad {NEW + 2}: country: XX: " in each for each in said)
-    assert said[-1].startswith("1 ads put, 0 removed: served after ")
+    assert said[-1].startswith("1 ad put, 0 removed: served after ")
     assert (done.exit_code, "error: 2 ads refused; correct them" in done.stderr) == (2, True)
     assert catalogue.shown == {*catalogue.own, NEW}
 
@@ -138,7 +139,8 @@ def test_ads_are_put_by_their_own_ids_with_the_sids_of_their_table(
     first = catalogue.own[0]
     row = catalogue.row(first)
     lines, sids = shop / "new.jsonl", shop / "new-sids.jsonl"
-    lines.write_text('{"sku": "brand new", "advertiser": "New, Inc."}\n')
+    new = {"sku": "brand new", "advertiser": "New, Inc.", "title": "A lamp"}
+    lines.write_text(f"{json.dumps(new)}\n")
     sids.write_text(json.dumps({"item_id": "brand new", "sid": row["sid"]}) + "\n")
     to = ("--data", shop, "--address", operated.admin)
     done = invoke_grace("admin", "put", lines, *to)
@@ -146,7 +148,18 @@ def test_ads_are_put_by_their_own_ids_with_the_sids_of_their_table(
     assert "the ad has no SID in " in done.stdout
     printed("admin", "put", lines, "--sids", sids, *to)
     number = numbers_of(shop / "ids.parquet")["brand new"]
-    assert number in reply_of(operated, catalogue.files)
+    request = shop / "request.json"
+    request.write_text(json.dumps(catalogue.files.requests[0]))
+    asked = ("--request", request, "--data", shop, "--max-ads", "10000")
+    for changed, title in (((), "not in the ads table"), (("--ads", lines), "A lamp")):
+        said = printed("retrieve", *asked, *changed, "--address", operated.address)
+        assert f". {title} (ad brand new, p(SID) = " in said
+    user = catalogue.files.requests[0]["user"]
+    rows = {**new, "country_exclude": user["country"]["values"]}, {**new, "country": "refused"}
+    lines.write_text("\n".join(map(json.dumps, rows)))
+    excluded = "the table's rules exclude this user: the ad has changed"
+    assert excluded in printed("retrieve", *asked, *changed, "--address", operated.address)
+    assert excluded not in said
     printed("admin", "stop", "advertiser", "New, Inc.", *to)
     assert number not in reply_of(operated, catalogue.files)
     printed("admin", "put", "--remove", sku(first), *to)
@@ -229,14 +242,19 @@ def test_tables_that_come_into_a_folder_are_sent_in_the_order_of_their_names(
     put_in(incoming, "c.parquet", catalogue.like(first, NEW))
     pq.write_table(catalogue.like(first, NEW + 9), incoming / "d.parquet.unfinished")
     pq.write_table(catalogue.like(first, NEW + 8), incoming / "_hidden.parquet")
+    (incoming / "table.txt").touch()
+    os.utime(incoming / "table.txt", (7, 7))
     with following(incoming, operated.admin, *options) as follower:
         catalogue.wait_shown({*own, NEW})
-        follower.wait_done("c.parquet: 1 ads put")
+        follower.wait_done("c.parquet: 1 ad put")
+        skipped = [each["done"] for each in follower.printed if "not sent" in each["done"]]
+        assert [each.partition(": a table")[0] for each in skipped] == ["table.txt: not sent"]
         put_in(incoming, "a.parquet", catalogue.like(first, NEW + 2))
         catalogue.wait_shown({*own, NEW, NEW + 2})
         refused = operated.metric("grace_updates_total", result="refused")
         (incoming / "d.parquet").write_text("no table")
         follower.wait_fault(1, f"{incoming}/d.parquet: not a readable Parquet file")
+        assert follower.faults[0].endswith("; it is tried again each second, and later tables wait")
         operated.wait_until(
             lambda: operated.metric("grace_updates_total", result="refused") == refused + 1,
             "the server counts the fault, so that its alert fires",
@@ -250,10 +268,10 @@ def test_tables_that_come_into_a_folder_are_sent_in_the_order_of_their_names(
         assert "d.parquet row 1, ad" in follower.faults[1]
     with following(incoming, operated.admin, *options) as follower:
         put_in(incoming, "b.parquet", catalogue.like(first, NEW + 7))
-        follower.wait_done("b.parquet: 1 ads put")
+        follower.wait_done("b.parquet: 1 ad put")
         catalogue.wait_shown({*own, *(NEW + each for each in (2, 5, 7))})
-        sent = [each["done"] for each in follower.printed if "ads put" in each.get("done", "")]
-        assert sent == ["b.parquet: 1 ads put"]
+        sent = [each["done"] for each in follower.printed if "put" in each.get("done", "")]
+        assert sent == ["b.parquet: 1 ad put"]
 
 
 def test_no_table_is_lost_if_follower_and_server_are_killed_or_the_server_loses_its_state(

@@ -255,13 +255,17 @@ class Answers:
             (self._replies[key],) = replies_of(answer(batch)).values()
         return self._replies[key]
 
-    def unknown(self, catalogue: Catalogue, update: UpdateAdsRequest) -> dict[str, UnknownIds]:
-        """Return what a reply to an update says about ids that the served ads do not have."""
+    def unknown(
+        self, catalogue: Catalogue, update: UpdateAdsRequest, before: Catalogue
+    ) -> dict[str, UnknownIds]:
+        """Return what a reply says about ids that the served ads, or those before, do not have."""
         ads = self.ads(catalogue)
         known = {("ad", ad_id) for ad_id in ads}
         known |= {pair for ad in ads.values() for pair in ad.entities.items()}
         found: dict[str, UnknownIds] = {}
-        for level, each in sorted((named(update.stop) | named(update.resume)) - known):
+        unknown = (named(update.stop) | named(update.resume)) - known
+        unknown |= {("ad", each) for each in {*update.remove} - self.ads(before).keys()}
+        for level, each in sorted(unknown):
             of_level = found.setdefault(level, UnknownIds())
             of_level.count += 1
             of_level.ids.extend([each] if of_level.count <= MOST_UNKNOWN else ())

@@ -208,6 +208,7 @@ class Machine(RuleBasedStateMachine):
         request, real = (update(sequence, wait_visible=True, **changes) for _ in range(2))
         real.put.extend([FAULTY] * (len(request.put) > 0))
         steps, before = self.state
+        served = self.catalogue
 
         def plainly() -> bool:
             applied = self.plain.update(request)
@@ -223,8 +224,8 @@ class Machine(RuleBasedStateMachine):
             self.state = steps + 2, now
             assert reply.sequence == reply.visible == self.plain.updates.sequence
             assert reply.ads_stopped == len(now.stops(self.ads.values()))
-            unknown = self.answers.unknown(self.catalogue, request) if reply.applied else {}
-            assert dict(reply.unknown) == unknown
+            found = self.catalogue, request, served
+            assert dict(reply.unknown) == (self.answers.unknown(*found) if reply.applied else {})
             assert [each.place for each in reply.refused] == [len(request.put)][: len(real.put)]
             return reply.applied
 

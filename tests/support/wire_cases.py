@@ -9,6 +9,7 @@ many bytes, texts that are not UTF-8, huge numbers, numbers that are not finite,
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf, nan
 from random import Random
 from typing import Any
 
@@ -208,7 +209,8 @@ def asked_values(random: Random, schema: TargetingSchema, others: Sequence[str] 
 
     def of_user(takes_number: bool) -> Values:
         if takes_number ^ (random.random() < 0.03):
-            return random.choice(({}, *({"number": each} for each in (0.0, -0.0, 34.0, 1e300))))
+            numbers = random.choice(((0.0, -0.0, 34.0, 1e300), (34.0, inf, -inf, nan)))
+            return random.choice(({}, *({"number": each} for each in numbers)))
         return {"values": some()}
 
     def of_filter() -> Values:

@@ -16,9 +16,8 @@ from grace.index.changes.applied import applied, canonical
 from grace.index.changes.change import Changes
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
-from grace.index.storage import load_snapshot, write_snapshot
+from grace.index.storage import write_snapshot
 from grace.index.users.user_rows import UserEncoder
-from grace.index.verify import require_built
 from grace.kernels import DecodeIndex, UserTensors, with_eligible
 from grace.kernels.eligibility.batch import eligible_nodes_on_gpu
 from support.arrays import assert_same_arrays
@@ -183,16 +182,6 @@ def test_the_matchers_of_other_modes_follow(mode: MatcherMode) -> None:
     assert_same_arrays(with_changes(gone, case, after.ads).matchers, expected.matchers)
 
 
-def test_what_is_written_is_a_version_that_a_build_makes(tmp_path: Path) -> None:
-    rng = np.random.default_rng(8)
-    case = random_case(rng, num_ads=63)
-    changes = random_changes(rng, case, by_id(case), most=30)
-    write_snapshot(canonical(with_changes(base_of(case), case, changes)), tmp_path)
-    written = load_snapshot(tmp_path, 1)
-    require_built(written, threads=1)
-    assert_built(written, case, changed(by_id(case), changes))
-
-
 def test_arrays_that_do_not_change_are_shared() -> None:
     rng = np.random.default_rng(11)
     case = random_case(rng, num_ads=63, schema=random_schema(rng, num_sets=2))
@@ -204,14 +193,6 @@ def test_arrays_that_do_not_change_are_shared() -> None:
     assert all(one is other for one, other in zip(again.rules.parts, base.rules.parts, strict=True))
     assert again.rules.rows is base.rules.rows
     assert_same_arrays(base, copy)
-
-
-def test_columns_with_rules_are_those_of_both() -> None:
-    case = random_case(np.random.default_rng(3), num_ads=9)
-    base = base_of(case)
-    base = replace(base, facts=replace(base.facts, rule_columns=("x", "z")))
-    after = applied(base, Changes(removed=[], rule_columns=("a", "x")), 1)
-    assert after.facts == replace(base.facts, rule_columns=("a", "x", "z"))
 
 
 def test_an_ad_with_two_changes_is_refused() -> None:

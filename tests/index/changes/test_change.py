@@ -6,13 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from grace.configs.errors import InputError
 from grace.index.builder.batches import AdsReading
 from grace.index.changes.applied import applied
 from grace.index.changes.change import Changes, read_puts
 from grace.index.forms.components import explain
 from grace.index.rejects import Reject
-from grace.index.tables.item_numbers import IdMap
 from grace.index.targeting.schema import Attribute, Flight, Range, TargetingSchema, TargetSet
 from grace.proto.retrieval_pb2 import RetrieveRequest
 from support.oracle import RawAd
@@ -56,18 +54,9 @@ def kept(read: Changes) -> list[int]:
 
 FAULTS: list[tuple[dict[str, Any], str, str | None, str]] = [
     ({"ad_id": None}, "ad_id", None, "is null"),
-    ({"ad_id": -5}, "ad_id", "-5", "must not be negative"),
-    ({"sid": None}, "sid", None, "is null"),
-    ({"sid": [1]}, "sid", "1 token", "the SID length is 2"),
     ({"sid": [1, 5]}, "sid", "5", "token at position 1 is outside the vocabulary of 5"),
-    ({"ad_weight": float("nan")}, "ad_weight", "nan", "must be a finite float32"),
     ({"country": ["SE"]}, "country", "SE", "is not among the values that the schema lists"),
-    ({"country": []}, "country", None, "the list is empty, so no user could pass"),
-    ({"place": ["*"]}, "place", "*", "is reserved for ads without an include list"),
-    ({"place_all": [["a"], []]}, "place_all", None, "the list is empty"),
     ({"age_min": 9.0, "age_max": 8.0}, "age_max", "9.0..8.0", "the range is empty"),
-    ({"flight_start": 1}, "flight_start", "1", "is not between 1990 and 2100"),
-    ({"rule": "country in ["}, "rule", "country in [", "expected"),
     ({"rule": "price = 3"}, "rule", "price = 3", "at 0: expected"),
     ({"rule": "country = US", "country": ["US"]}, "country", None, "in the ad's own columns and"),
     ({"campaign": -1}, "campaign", "-1", "must not be negative"),
@@ -107,27 +96,13 @@ def test_a_column_that_is_not_there_has_no_rule_and_a_null_of_another_is_none() 
     assert read_puts(AdsReading(SCHEMA, (3, 5)), none, threads=1) == (Changes(), ())
 
 
-def test_a_column_of_the_wrong_type_is_refused() -> None:
-    with pytest.raises(InputError, match="puts: column 'age_min' must be float, got string"):
-        put({"ad_id": 5, "sid": [0, 0], "age_min": "9"}, age_min=pa.string())
-    with pytest.raises(InputError, match="puts: column 'sid' is missing"):
-        put({"ad_id": 5})
-
-
-def test_texts_are_numbered_by_the_id_maps_of_a_build() -> None:
-    names = IdMap()
-    names.add(["sku-a", "sku-b"])
-    batch = pa.record_batch({"ad_id": ["sku-b"], "sid": pa.array([[0, 0]], TYPES["sid"])})
-    read, _ = read_puts(AdsReading(SCHEMA, (3, 5), {"ad_id": names}), batch, threads=1)
-    assert kept(read) == [1]
-
-
 def test_what_a_put_says_replaces_all_that_the_ad_said() -> None:
     rules = {"country": (frozenset({"NO"}), None), "place": (frozenset({"oslo"}), None)}
     base = plain_snapshot(SCHEMA, (3, 5), [RawAd(7, (2, 4), 1.0, rules, {"campaign": 3})])
     read, _ = put({"ad_id": 7, "sid": [0, 1], "rule": "country = US and age >= 18 or place = rome"})
     assert read.rule_columns == ("rule",)
     after = applied(base, read, 1)
+    assert "rule" in after.facts.rule_columns
     assert (after.trie.walk((0, 1)), after.trie.num_leaves) == (2, 1)
     assert (after.ads.ad_ids.tolist(), after.ads.ad_weight.tolist()) == ([7], [0.0])
     assert (after.entities[0].of_ad.tolist(), len(after.entities[0])) == ([-1], 0)

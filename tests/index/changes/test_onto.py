@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -25,7 +26,8 @@ def onto(spec: BuildSpec, version: int, changes: Sequence[RawChange], case: Case
     file = spec.data.folder / "changes.parquet"
     pq.write_table(ads_table(case.schema, puts), file)
     removed = [each for each in changes if not isinstance(each, RawAd)]
-    spec = replace(spec, data=spec.data.of_ads_in([str(file)]), without=())
+    files = [str(file)] if puts or not removed else []
+    spec = replace(spec, data=spec.data.of_ads_in(files), without=())
     return build_onto(spec, version, removed, silent, silent)
 
 
@@ -39,6 +41,8 @@ def test_the_version_has_the_bytes_of_a_build_of_the_changed_ads(tmp_path: Path,
     for watermark in (0, 9):
         changes = random_changes(rng, case, ads, most=20)
         changes.append(ads[min(ads.keys() - {*map(_id, changes)})])
+        if watermark:
+            changes = [next(iter(ads))]  # the build reads no table
         ads = changed(ads, changes)
         report = onto(replace(spec, updates_watermark=watermark), version, changes, case)
         whole = replace(case, ads=tuple(ads.values()))
@@ -90,9 +94,21 @@ def test_the_command_names_what_is_missing_and_what_it_did_not_find(tmp_path: Pa
     without = [each for name in spec.without for each in ("--without", name)]
     printed(*inputs, *whole, *without)
     few: tuple[str | Path, ...] = ("--ads", tmp_path / "few.parquet", *without)
-    assert "--onto VERSION and --ads TABLE go together" in complaint(*inputs, *few)
+    for lone in (few, ("--onto", "1"), ("--sids", "x.parquet"), ("--remove", "1")):
+        assert "--onto VERSION goes with --ads TABLE, --remove AD" in complaint(*inputs, *lone)
     fault = complaint(*inputs, *few, "--onto", "1", "--shards", "2")
     assert "leave --shards and --ray out" in fault
     said = printed(*inputs, *few, "--onto", "1", "--remove", str(case.ads[-1].ad_id))
     assert f"ads: {len(case.ads) - 1}\n" in said
     assert "version: 2\n" in said
+    ids = [ad.ad_id for ad in case.ads[:3]]
+    removed = [each for ad_id in ids for each in ("--remove", str(ad_id))]
+    said = printed(*inputs, "--onto", "2", *removed, "--max-coverage-drop", "1")
+    assert f"ads: {len(case.ads) - 4}\n" in said
+    sids, lines = tmp_path / "sids.parquet", tmp_path / "few.jsonl"
+    pq.write_table(pa.table({"item_id": ids, "sid": [case.ads[3].sid] * 3}), sids)
+    lines.write_text("".join(f'{{"ad_id": {ad_id}}}\n' for ad_id in ids))
+    printed(*inputs, "--onto", "3", "--ads", lines, "--sids", sids, "--max-coverage-drop", "1")
+    ads, trie = (snapshot := load_snapshot(spec.root)).ads, snapshot.trie
+    leaves = np.searchsorted(ads.ad_offsets, ads.ordinals(ids), "right") - 1
+    assert trie.sids(leaves).tolist() == [[*case.ads[3].sid]] * 3

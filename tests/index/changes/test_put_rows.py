@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 
+from grace.configs.errors import InputError
 from grace.index.builder import BuildSpec
 from grace.index.builder.plan import plan_build
 from grace.index.changes.put_rows import PutRow, put_rows
@@ -22,7 +23,8 @@ from support.strategies import Case, cases, examples
 
 
 def rows_of(spec: BuildSpec) -> tuple[list[PutRow], list[str]]:
-    return put_rows(plan_build(replace(spec, partial=True), silent, silent))
+    data = replace(spec.data, catalogue=spec.data.catalogue or spec.data)
+    return put_rows(plan_build(replace(spec, data=data), silent, silent))
 
 
 @examples(40)
@@ -36,8 +38,8 @@ def test_a_build_of_the_rows_is_that_of_the_table(
     assert (len(rows), refused) == (len(case.ads), [])
     lines = folder / "ads.jsonl"
     lines.write_text("".join(f"{row.text}\n" for row in rows), "utf-8")
-    data = replace(spec.data, ads=TableSource((str(lines),)))
-    again = replace(spec, data=data, partial=True, root=folder / "again")
+    data = replace(spec.data, ads=TableSource((str(lines),)), catalogue=spec.data)
+    again = replace(spec, data=data, root=folder / "again")
     expected, found = built(spec), built(again)
     assert_same_arrays(replace(found, facts=expected.facts), expected)
 
@@ -152,7 +154,50 @@ def test_faulty_ads_are_named_and_others_are_put(shop: BuildSpec) -> None:
     ]
 
 
-def test_sids_of_another_space_are_refused(shop: BuildSpec) -> None:
-    lines = write_table(shop.root / "new.jsonl", [{"sku": "5"}])
-    with pytest.raises(Exception, match="SIDs of the space 'raw-1', but the catalogue has 'other'"):
-        of_table(replace(shop, sid_space="other"), lines)
+def test_given_sids_come_first_and_the_folder_has_those_of_the_other_ads(shop: BuildSpec) -> None:
+    lines = write_table(shop.root / "new.jsonl", [{"sku": each} for each in "4567"])
+    given = write_table(shop.root / "g.jsonl", [{"item_id": x, "sid": [9, 2]} for x in ("7", "5")])
+
+    def sids(path: Path) -> dict[str, list[int]]:
+        rows, refused = rows_of(replace(shop, data=shop.data.of_ads_in([str(path)], str(given))))
+        assert refused == []
+        return {row.source[-2]: json.loads(row.text)["sid"] for row in rows}
+
+    assert sids(lines) == {"4": [0, 0], "5": [9, 2], "6": [2, 2], "7": [9, 2]}
+    (shop.root / "codebook" / "sids.parquet").unlink()
+    assert sids(write_table(shop.root / "new.jsonl", [{"sku": "7"}])) == {"7": [9, 2]}
+
+
+SPACE = {b"grace.sid_space": b"theirs", b"grace.vocab_sizes": b"63,7"}
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
+@pytest.mark.parametrize("stated", ["codebook/sids.parquet", "a.parquet"])
+def test_a_folder_of_another_sid_space_is_refused_whatever_the_table(
+    shop: BuildSpec, stated: str, ending: str
+) -> None:
+    file = shop.root / stated
+    (shop.root / "codebook" / "sids.parquet").unlink()
+    pq.write_table(pa.table({"item_id": ["5"]}).replace_schema_metadata(SPACE), file)
+    sids = "sids: codebook\n" if stated.startswith("codebook") else ""
+    (shop.root / "tables.yaml").write_text(
+        f"ads: {{files: [a.parquet], list_separator: '|'}}\n{sids}"
+    )
+    table = write_table(shop.root / f"new.{ending}", [{"ad_id": 5, "sid": [1, 2]}])
+    without = ("country", "tags", "age", "flight", "kind", "brand")
+    shop = replace(shop, data=read_data_folder(shop.root), without=without)
+    match = rf"{shop.root}: its SID space is 'theirs' \({file}\), but the catalogue's is 'raw-1'; g"
+    with pytest.raises(InputError, match=match):
+        of_table(shop, table)
+    (row,), _ = of_table(replace(shop, sid_space="theirs"), table)
+    assert json.loads(row.text)["sid"] == [1, 2]
+    file.unlink()
+    assert len(of_table(shop, table)[0]) == 1
+
+
+def test_given_sids_of_another_space_are_refused(shop: BuildSpec) -> None:
+    given = pa.table({"item_id": ["5"], "sid": [[1, 2]]}).replace_schema_metadata(SPACE)
+    pq.write_table(given, shop.root / "given.parquet")
+    data = shop.data.of_ads_in([], f"{shop.root}/given.parquet")
+    with pytest.raises(InputError, match=r"given\.parquet: SIDs of the space 'theirs', but the c"):
+        rows_of(replace(shop, data=data))
