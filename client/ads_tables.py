@@ -66,7 +66,10 @@ class AdsSender:
         found = self.client.status(self.timeout)
         rows, refused = self._rows(tables, found) if tables else ([], [])
         if both := {row.ad_id for row in rows}.intersection(removed):
-            raise InputError(f"--remove: the tables have the ad with number {min(both)}; drop one")
+            raise InputError(
+                f"--remove: the tables have the ad with number {min(both)}; leave it out of "
+                "--remove or of the tables"
+            )
         last: UpdatesStatus | UpdateAdsResponse = found.updates
         updates, of_server, absent = [*self._batches(rows)], 0, 0
         updates += [([], UpdateAdsRequest(remove=removed))] if removed else []
@@ -118,7 +121,7 @@ class AdsFolderFollower(Follower):
         self._folder, self._file, self._sender = folder, sent, sender
         self._fault = ""  # of the folder or a table, which is tried again
         self._sent: Stamps = {}
-        self._named: set[str] = set()  # files that are no tables
+        self._named: set[str] = set()  # files that are not tables, and were shown
 
     def run(self) -> NoReturn:
         self._read_sent()
@@ -159,7 +162,7 @@ class AdsFolderFollower(Follower):
         except GraceError as error:
             if isinstance(error, CallError) and may_pass(error):
                 raise
-            fault = f"{error}; it is tried again each second, and later tables wait"
+            fault = f"{error}; the follower tries again every second, and later tables wait"
         except OSError as error:
             fault = f"{error.filename or self._folder}: {error.strerror or error}"
         if fault != self._fault:
@@ -177,10 +180,12 @@ class AdsFolderFollower(Follower):
     def _name(self, others: Sequence[os.DirEntry[str]]) -> None:
         """Show once that these are not sent, but not while a program writes them."""
         for each in others:
-            with suppress(FileNotFoundError):  # it has got the name of a table
+            with suppress(FileNotFoundError):  # a program has renamed or removed it
                 if each.is_file() and each.stat().st_mtime < time() - _UNFINISHED_SECONDS:
                     self._named.add(each.name)
-                    self._show(f"{each.name}: not sent: a table's name ends in {ENDINGS}", False)
+                    self._show(
+                        f"{each.name}: not sent: rename it if it is a table, to {ENDINGS}", False
+                    )
 
     def _begin_again(self, sequence: int) -> None:
         """Send all tables again: the server has fewer updates than before, so it lost its state."""

@@ -86,7 +86,7 @@ class BuildOptions(Stated):
 
 Sids: TypeAlias = Annotated[
     str | None,
-    Option("Table of item_id and sid; other ads have those of tables.yaml.", "TABLE"),
+    Option("Table of item_id and sid; other ads get their SIDs as tables.yaml says.", "TABLE"),
 ]
 
 

@@ -42,7 +42,10 @@ def closing(descriptor: int) -> Iterator[int]:
 
 
 def try_lock(path: Path, mode: int = 0o644) -> int | None:
-    """Return a descriptor that locks a file until it is closed; None if another process does."""
+    """Lock a file, made if absent. Return the descriptor that holds the lock until it is closed.
+
+    None: another process holds it.
+    """
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -37,13 +37,14 @@ class KnownAd:
     item_id: str | None  # the tables' id; None if the id map does not have the ad
     title: str = ""
     reasons: tuple[Reason, ...] = ()
-    listed: bool = False  # whether a table has the ad
+    listed: bool = False  # whether a table has the ad in a row without a fault
 
 
 class AdsTable:
     """The ads of a data folder as `grace build` reads them, and their numbers.
 
-    Those in `changed` replace others. A faulty row does not count.
+    A row of a table in `changed` replaces the folder's row of the same ad. A faulty row replaces
+    nothing.
     """
 
     def __init__(self, folder: Path, changed: Sequence[str] = ()) -> None:

@@ -87,7 +87,9 @@ class AdUpdates:
         state_dir: Path,
         config: UpdatesConfig,
         settle: Callable[[], None],  # waits until all batches that post works on are answered
-        count: Callable[[UpdateResult, int], None],  # gets how many updates had a result
+        count: Callable[
+            [UpdateResult, int], None
+        ],  # called with a result and the number of updates that ended with it
         died: Callable[[], None],  # called if a fault ends the thread
         # returns the served snapshot, for which puts are read; None before there is one
         served: Callable[[], Snapshot | None] = lambda: None,
@@ -111,7 +113,7 @@ class AdUpdates:
         self._publishing = threading.Lock()  # guards the state, and the set of attached snapshots
         self._attached: weakref.WeakSet[LiveAds] = weakref.WeakSet()
         self._awaits_full = config.require_full and self._state.sequence == 0
-        # Done once the server need not wait for a FULL update, and for the sender of updates.
+        # Done once the server need not wait for a FULL update, or need not wait for its sender.
         self.complete: Future[None] = Future()
         self.sent: Future[None] = Future()
         if not config.await_sender:

@@ -29,7 +29,9 @@ class Updated:
     applied: bool
     update: AdUpdate | None = field(default=None, compare=False)
     refused: tuple[RefusedPut, ...] = ()  # its puts that are not in force
-    absent: tuple[int, ...] = ()  # ads that it removes, and that the snapshot before did not have
+    absent: tuple[
+        int, ...
+    ] = ()  # ads that it removes, but that the snapshot served before did not have
 
 
 @dataclass(slots=True, eq=False)

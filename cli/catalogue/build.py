@@ -70,14 +70,18 @@ class ChangedAds:
     remove: Annotated[
         tuple[str, ...], Option("With --onto, remove this ad; repeatable.", "AD")
     ] = ()
-    sids: Annotated[Sids, "With --ads, a table of item_id and sid; the others are as ever."] = None
+    sids: Annotated[
+        Sids, "With --ads, a table of item_id and sid; other ads get their SIDs as in any build."
+    ] = None
 
     def build(self, spec: "BuildSpec", machines: Machines, progress: "Progress") -> "BuildReport":
         from grace.index.changes.onto import build_onto
 
         if self.onto is None or not (self.ads or self.remove):
-            changes = "--ads TABLE, --remove AD or both"
-            raise InputError(f"--onto VERSION goes with {changes}; give them, or build all ads")
+            raise InputError(
+                "--onto VERSION needs --ads TABLE or --remove AD, and --ads, --remove and --sids "
+                "need --onto; give both, or build all ads without them"
+            )
         if machines != Machines(machines.threads):
             raise InputError("--onto: the build is in memory; leave --shards and --ray out")
         ids = data_ids(spec.data.folder)

@@ -207,9 +207,9 @@ def put(
         state = f"{'served' if served else 'kept'} after {seconds:g} s (update {sent.sequence})"
         print(f"{counted(sent.put)} put, {sent.removed:,} removed: {state}")
     if sent.absent:
-        note(f"--remove: the served snapshot did not have {counted(sent.absent)} of these")
+        note(f"--remove: the served snapshot did not have {sent.absent:,} of these ads")
     if sent.refused:
-        text = f"{counted(len(sent.refused))} refused; correct them, and put them again"
+        text = f"{counted(len(sent.refused))} refused; correct and put again"
         raise RejectedAdsError(text)
     if fault:
         raise CallError("UNAVAILABLE", "", f"the server keeps the ads, but cannot serve: {fault}")

@@ -92,7 +92,9 @@ class GivenRequest:
             "max_ads": self.max_ads,
             "at": None if self.at is None else _milliseconds(self.at),
         }
-        message.MergeFrom(request_of_json(options))  # of a map, it replaces the entries
+        message.MergeFrom(
+            request_of_json(options)
+        )  # in a map, it replaces entries of the same name
         if self.utc_offset_minutes is not None:
             message.utc_offset_minutes = self.utc_offset_minutes
         message.strict &= not self.no_strict

@@ -35,7 +35,7 @@ def retrieve(
     ] = None,
     ads: Annotated[
         tuple[str, ...],
-        Option("With --data, a table of ads that were put since; repeatable.", "TABLE"),
+        Option("With --data, a table of ads that were put since the build; repeatable.", "TABLE"),
     ] = (),
     sids: Annotated[bool, "Show each ad's SID."] = False,
     wait: Annotated[
@@ -56,7 +56,7 @@ def retrieve(
     from grace.index.ads_table import AdsTable
 
     if ads and data is None:
-        raise InputError("--ads: give --data FOLDER, too, which says what its columns mean")
+        raise InputError(f"--ads {ads[0]}: give --data FOLDER, which says what its columns mean")
     table = None if data is None else AdsTable(data, ads)
     message = given.message(table.ids if table else None)
     message.max_ads = message.max_ads or DEFAULT_MAX_ADS
@@ -133,10 +133,13 @@ def known_ads(reply: "RetrieveResponse", known: "Mapping[int, KnownAd]") -> Iter
         facts = f"p(SID) = {math.exp(score):.3g}"
         facts += f", SID {_sid(reply, place)}" if reply.sids.sid_of_ad else ""
         ad = known[ad_id]
-        title = ad.title or ("no title" if ad.listed else "not in the ads table")
+        title = ad.title or ("no title" if ad.listed else "no usable row in the ads tables")
         yield f"    {place + 1}. {title} (ad {ad.item_id or f'number {ad_id}'}, {facts})"
         if not all(reason.passes for reason in ad.reasons):
-            yield "       the table's rules exclude this user: the ad has changed (see --ads)"
+            yield (
+                "       the tables' rules exclude this user, so the server has other rules for "
+                "this ad: name its newest table with --ads"
+            )
         elif ad.listed:
             yield f"       {'; '.join(map(str, ad.reasons)) or 'no rule: it is for everyone'}"
 

@@ -102,7 +102,7 @@ class Collector:
         batch.columns.rule_of[:], faults = table.add(rules, refused)
         for row in np.flatnonzero(faults[:, 0]).tolist():
             fault, at = faults[row].tolist()
-            column, codes = [*reader.rules.code_of.items()][at]
+            column, codes = [*reader.rules.codes_of_column.items()][at]
             ad, shown, source, place = rules.source(rows, row, column)
             value, reason = None, FAULTS[fault]
             if fault == 4:  # an empty range

@@ -52,7 +52,7 @@ class ItemSids:
         return places
 
     def before(self, others: "ItemSids") -> "ItemSids":
-        """Return these SIDs, and those of other items."""
+        """Return these SIDs, and from `others` those of items that are not here."""
         new = self.places(others.numbers) < 0
         numbers = np.concatenate([self.numbers, others.numbers[new]])
         tokens = np.concatenate([self.tokens, others.tokens[new]])

@@ -50,7 +50,7 @@ MAX_THREADS = 1024
 
 @dataclass(frozen=True, slots=True)
 class BuildSpec(BuildOptions):
-    """If `data` has some ads of a catalogue, its SID space and vocabulary are given."""
+    """If `data` has only some ads of a catalogue, SID space and vocabulary are the catalogue's."""
 
     data: DataFolder
     root: Path
@@ -243,13 +243,14 @@ def _sid_space_and_vocabulary(
     whole = spec.data.catalogue
     if whole and (found := stated_space(whole)) and found[0] != name:
         raise InputError(
-            f"{whole.folder}: its SID space is {found[0]!r} ({found[1]}), but the catalogue's is "
-            f"{name!r}; give --data the folder of that catalogue"
+            f"{whole.folder}: its SID space is {found[0]!r} ({found[1]}), but that of the "
+            f"served or given version is {name!r}; give --data the folder that it was built from"
         )
     if whole and (stated or name, stated_sizes or sizes) != (name, sizes):
         raise InputError(
-            f"{' and '.join(table.address for table in tables[:2])}: SIDs of the space {stated!r}, "
-            f"but the catalogue has {name!r}; give these ads its SIDs, or build all ads"
+            f"{' and '.join(table.address for table in tables[:2])}: SIDs of the space "
+            f"{stated or name!r} {[*(stated_sizes or sizes)]}, but the catalogue has {name!r} "
+            f"{[*sizes]}; give these ads its SIDs, or build all ads"
         )
     return name, sizes
 

@@ -140,7 +140,7 @@ class RuleReader:
         return cls(schema, tuple(codes for c in components_of(schema) for codes in c.codes()))
 
     @property
-    def code_of(self) -> dict[str, Codes | None]:
+    def codes_of_column(self) -> dict[str, Codes | None]:
         of_names = zip(self.schema.columns.values(), self.codes, strict=True)
         return {column: codes for columns, codes in of_names for column in columns}
 
@@ -172,7 +172,7 @@ class RuleReader:
     def _stated(self, columns: Sequence[ListColumn | None]) -> frozenset[str]:
         return frozenset(
             name
-            for name, column in zip(self.code_of, columns, strict=True)
+            for name, column in zip(self.codes_of_column, columns, strict=True)
             if column is not None and says(self.schema, name, column).any()
         )
 
@@ -182,7 +182,7 @@ class RuleReader:
             _READERS[column.removeprefix(name_of[column])][1](rows, column, codes)
             if column in rows.theirs
             else None
-            for column, codes in self.code_of.items()
+            for column, codes in self.codes_of_column.items()
         )
 
     def _of_expressions(self, rows: Rows) -> tuple[Rows, Int64, Int64]:
@@ -225,7 +225,7 @@ class RuleReader:
         places: Int64,
     ) -> RuleColumns:
         spoken = np.zeros(len(clauses), np.bool_)
-        limiting = len(self.code_of) - len(self.schema.properties)  # those limit nobody
+        limiting = len(self.codes_of_column) - len(self.schema.properties)  # those limit nobody
         for column in of_clauses[:limiting]:
             spoken |= False if column is None else column.valid == 1
         for clause in np.flatnonzero(~spoken).tolist():
@@ -255,7 +255,7 @@ class RuleReader:
         """Return the columns without the cells that are no rules."""
         return tuple(
             column and replace(column, valid=says(self.schema, name, column).astype(np.uint8))
-            for name, column in zip(self.code_of, columns, strict=True)
+            for name, column in zip(self.codes_of_column, columns, strict=True)
         )
 
 

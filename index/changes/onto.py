@@ -21,7 +21,9 @@ from grace.index.targeting.schema import load_schema
 def build_onto(
     spec: BuildSpec, version: int, removed: Sequence[int], progress: Progress, notify: Notify
 ) -> BuildReport:
-    """Put the ads of tables into a version, or remove others. It makes the bytes of a build.
+    """Put the ads of tables into a version, remove others, or do both.
+
+    The new version has the bytes of a build of all ads.
 
     So it need not read the ads that have not changed.
     """
@@ -35,11 +37,15 @@ def build_onto(
         spec = replace(spec, sid_space=found.sid_space, vocab_sizes=found.vocab_sizes)
         plan = plan_build(spec, progress, notify)
         if plan.source.files and not plan.source.rows:
-            raise InputError(f"{plan.source.files[0].address}: no rows; there is nothing to change")
+            address = plan.source.files[0].address
+            raise InputError(f"{address}: no rows; add the changed ads to it, or leave it out")
         puts, stated = collected(plan) if plan.source.files else (None, set[str]())
         both = np.intersect1d(puts.columns.ad_ids if puts else [], removed)
         if len(both):
-            raise InputError(f"--remove: the tables have the ad with number {both[0]}; drop one")
+            raise InputError(
+                f"--remove: the tables have the ad with number {both[0]}; leave it out of "
+                "--remove or of the tables"
+            )
         with plan.steps.run("read the version", 1):
             base = read_snapshot(opened, spec.threads, plain_memory)
     absent = int((base.ads.ordinals(removed) < 0).sum())

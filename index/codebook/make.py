@@ -71,9 +71,9 @@ def make_codebook(
 
 
 def give_sids(items: Items, kept: Path, out: Path | None, progress: Progress) -> SidReport:
-    """Write a table of these items' SIDs by the codebook of `kept`, whose own table stays.
+    """Give these items SIDs by the codebook of `kept`, and write them to `out`.
 
-    Without `out`, add them to that table, which is locked.
+    Without `out`, add them to the codebook's own table, which the caller has locked.
     """
     codebook, facts = read_codebook(kept)
     items = replace(items, dims=facts.dims)
@@ -84,7 +84,10 @@ def give_sids(items: Items, kept: Path, out: Path | None, progress: Progress) ->
         before, tokens_before = read_sids(out, facts)
         if before.type != ids.type:
             own, its = (str(each.type).removeprefix("large_") for each in (ids, before))
-            raise InputError(f"{items.name}: its ids are {own}, those of {kept} are {its}")
+            raise InputError(
+                f"{items.name}: its ids are {own}, but those of {kept} are {its}; write them in "
+                f"the type of {kept}"
+            )
         ids, tokens = pa.concat_arrays([before, ids]), np.concatenate([tokens_before, tokens])
     write_sid_table(out, ids, tokens, facts.sid_space, facts.vocab_sizes)
     return report

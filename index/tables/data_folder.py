@@ -87,7 +87,7 @@ class DataFolder:
     entity_ids: Mapping[str, Path] = field(default_factory=dict)  # id maps, by entity
     embeddings: TableSource | None = None
     log: TableSource | None = None
-    given_sids: str | None = None  # a table of SIDs, which come before those of `sids`
+    given_sids: str | None = None  # a table of SIDs, which take precedence over `sids`
     catalogue: "DataFolder | None" = None  # the folder of all ads, if `ads` are some of them
 
     @property
@@ -97,7 +97,8 @@ class DataFolder:
     def of_ads_in(self, files: Sequence[str], sids: str | None = None) -> "DataFolder":
         """Return the folder of these tables of some of its ads.
 
-        They may have SIDs. Else `sids` has them, and the folder's own are those of other ads.
+        If all tables have SIDs, leave `sids` out. Otherwise SIDs come from it, and from the folder
+        for ads that it lacks.
         """
         ads = replace(self.ads, files=tuple(files))
         joined = sids or not all(ads.theirs("sid") in each.schema.names for each in ads.tables())

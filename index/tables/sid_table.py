@@ -102,7 +102,8 @@ def write_sid_table(
 
 
 def first_repeat(ids: pa.Array) -> tuple[str, str] | None:
-    """Return a value of two rows, and which ones, in words; None if all values are different."""
+    """Return a repeated value, and its first two rows as in `in rows 3 and 7`; None if all values
+    are different."""
     codes = ids.dictionary_encode().indices.to_numpy()
     if len(codes) and int(codes.max()) + 1 == len(codes):
         return None

@@ -36,7 +36,7 @@ Words = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class LiveView:
-    """What one batch matches with."""
+    """The stops and weights that one batch matches with."""
 
     stopped: Words | None = None  # [ceil(ads / 64)], bit i: ordinal i is stopped; None: no ad is
     weights: npt.NDArray[np.float32] | None = None  # [ads]; None: those of the snapshot count

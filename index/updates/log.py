@@ -76,7 +76,9 @@ class UpdateLog:
             with open(self._file, "rb", closefd=False) as file:
                 content = file.read()
             self._size = self._replay(content, replay)
-            self.cut = len(content) - self._size  # the bytes of an incomplete frame
+            self.cut = (
+                len(content) - self._size
+            )  # the size in bytes of an incomplete frame, which is cut off
             if self.cut:
                 os.ftruncate(self._file, self._size)
             # What a killed writer wrote and did not sync is in force from now on.

@@ -16,7 +16,7 @@ _TILE = 2048  # elements of a program
 
 
 def rms_norm_triton(x: Tensor, gain: Tensor, eps: float) -> Tensor:
-    """Compute what `rms_norm_reference` does. The gain multiplies in float32: it rounds once."""
+    """Compute what `rms_norm_reference` does. The product with the gain is rounded once."""
     d = x.shape[-1]
     require_tensor("gain", gain, d=d)
     require_contiguous(x=x, gain=gain)

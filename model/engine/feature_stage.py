@@ -108,7 +108,7 @@ class FastStage:
         return read, staging.once(self._placed)
 
     def _placed(self, tensors: Sequence[Tensor]) -> Callable[[], PlacedLookups]:
-        """Return the features of every batch that these tensors will hold."""
+        """Return what returns the features of every batch that these tensors will hold."""
         lookups = FeatureLookups(*tensors)
 
         def compute() -> FeatureTensors:

@@ -53,7 +53,7 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class SearchTask:
-    """What to search in, and for whom."""
+    """The users, index, profile and trace of one search."""
 
     users: UserTensors
     index: DecodeIndex

@@ -175,7 +175,7 @@ class RuleTable {
 
 RuleTable* table_of(void* handle) { return static_cast<RuleTable*>(handle); }
 
-// What a table has as spans: 0 the rules, 1 the alternatives, 2 + c the rows of component c.
+// The spans of a table: 0 the rules, 1 the alternatives, 2 + c the rows of component c.
 const Interner<int32_t>& spans_of(const RuleTable& table, size_t which) {
   if (which < 2) return which == 0 ? table.rules : table.alternatives;
   return table.components.at(which - 2).rows;

@@ -72,7 +72,7 @@ class Shown:
     """The changes of ads that a snapshot has in addition to those of its version."""
 
     sequence: int  # of the last update whose changes it has
-    # ids of ads that it has from puts, and of those that it lacks: ascending
+    # ascending ids: of ads that it has from puts, and of ads that updates removed from it
     put: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     removed: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     # kept puts that it cannot take: their faults, by ad id

@@ -33,8 +33,8 @@ from grace.server.server_state import ServerState
 from grace.server.threads import daemon_thread
 
 CORES_PER_THREAD = 8
-"""With a thread for 4 cores, P99 of 400 requests a second was 1.7 times that without changes; with
-one for 8, 1.2 times."""
+"""With a thread per 4 cores, P99 at 400 requests a second was 1.7 times that without changes; with
+one per 8 cores, 1.2 times."""
 
 MOST_AT_ONCE = 200_000
 """The most changes that are applied in one step: their rows are in memory several times."""
@@ -103,7 +103,7 @@ class Fresh:
         self,
         serve: Callable[[], Awaitable[str]],  # returns why it could not serve the changes, or ""
         state: ServerState,
-        min_seconds: float,  # the shortest time between the begins of two calls of `serve`
+        min_seconds: float,  # the shortest time from the start of one call of `serve` to the next
     ) -> None:
         self.fault = ""  # why changes could not be served, with a remedy; empty if all is well
         self._serve, self._state, self._min_seconds = serve, state, min_seconds

@@ -42,7 +42,7 @@ def test_verify_as_json_is_for_scripts(root: Path) -> None:
     assert report["counts"]["nodes_per_level"] == [1, 2, 4, 6]
 
 
-def test_verify_exits_1_with_the_file_and_the_fault(root: Path) -> None:
+def test_verify_names_the_fault_of_a_damaged_version_and_publish_refuses_it(root: Path) -> None:
     break_rules(root, 1)
     done = invoke_grace("verify", root)
     assert (done.exit_code, done.stdout) == (1, "")

@@ -174,7 +174,7 @@ NEW = (["new"], vectors()[:1])
         (edited("format: 1", "format: 2"), NEW, "a newer version of grace wrote it"),
         (edited('sid_space: "', 'sid_space: "x'), NEW, "has SID space"),
         (lambda c: (c / "sids.parquet").write_bytes(b"PAR1"), NEW, "not a readable Parquet file"),
-        (Path.exists, ([1, 2], vectors()[:2]), "its ids are int64, those of"),
+        (Path.exists, ([1, 2], vectors()[:2]), "its ids are int64, but those of"),
     ],
 )
 def test_a_damaged_codebook_and_items_of_another_one_are_refused(

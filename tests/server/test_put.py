@@ -104,7 +104,7 @@ def test_ads_of_tables_are_served_once_the_command_returns_and_are_removed_again
     removed = ("--remove", str(NEW), "--remove", str(first), "--remove", str(NEW))
     done = invoke_grace("admin", "put", *removed, "--remove", str(NEW + 99), *to)
     assert done.stdout.startswith("0 ads put, 2 removed: served after ")
-    assert done.stderr == "--remove: the served snapshot did not have 1 ad of these\n"
+    assert done.stderr == "--remove: the served snapshot did not have 1 of these ads\n"
     with AdminClient(operated.admin) as client:
         explained = client.explain(ExplainRequest(ad_id=first, request=RetrieveRequest()), 30.0)
     assert explained.text.endswith("an update has removed it; to serve it again, put it")
@@ -129,7 +129,7 @@ def test_faulty_ads_are_named_and_the_others_are_served(
     assert f"refused: {lines} row 2, ad {NEW + 1}: sid '3 tokens': the SID length is 4" in said
     assert any(f"{lines} row 3, ad {NEW + 2}: country: XX: " in each for each in said)
     assert said[-1].startswith("1 ad put, 0 removed: served after ")
-    assert (done.exit_code, "error: 2 ads refused; correct them" in done.stderr) == (2, True)
+    assert (done.exit_code, "error: 2 ads refused; correct and put" in done.stderr) == (2, True)
     assert catalogue.shown == {*catalogue.own, NEW}
 
 
@@ -151,13 +151,13 @@ def test_ads_are_put_by_their_own_ids_with_the_sids_of_their_table(
     request = shop / "request.json"
     request.write_text(json.dumps(catalogue.files.requests[0]))
     asked = ("--request", request, "--data", shop, "--max-ads", "10000")
-    for changed, title in (((), "not in the ads table"), (("--ads", lines), "A lamp")):
+    for changed, title in (((), "no usable row in the ads tables"), (("--ads", lines), "A lamp")):
         said = printed("retrieve", *asked, *changed, "--address", operated.address)
         assert f". {title} (ad brand new, p(SID) = " in said
     user = catalogue.files.requests[0]["user"]
     rows = {**new, "country_exclude": user["country"]["values"]}, {**new, "country": "refused"}
     lines.write_text("\n".join(map(json.dumps, rows)))
-    excluded = "the table's rules exclude this user: the ad has changed"
+    excluded = "the tables' rules exclude this user, so the server has other rules"
     assert excluded in printed("retrieve", *asked, *changed, "--address", operated.address)
     assert excluded not in said
     printed("admin", "stop", "advertiser", "New, Inc.", *to)
@@ -171,7 +171,7 @@ def test_ads_are_put_by_their_own_ids_with_the_sids_of_their_table(
     [
         ((), "nothing to do: name a table of ads to put, or --remove AD"),
         (("TABLE",), "give --data FOLDER, which says what its columns mean"),
-        (("TABLE", "--data", "DATA", "--remove", "1"), "have the ad with number 1; drop one"),
+        (("TABLE", "--data", "DATA", "--remove", "1"), "have the ad with number 1; leave it out"),
         (("none.csv", "--data", "DATA"), "none.csv: no such file or folder"),
     ],
 )
@@ -248,13 +248,15 @@ def test_tables_that_come_into_a_folder_are_sent_in_the_order_of_their_names(
         catalogue.wait_shown({*own, NEW})
         follower.wait_done("c.parquet: 1 ad put")
         skipped = [each["done"] for each in follower.printed if "not sent" in each["done"]]
-        assert [each.partition(": a table")[0] for each in skipped] == ["table.txt: not sent"]
+        assert [each.partition(": rename")[0] for each in skipped] == ["table.txt: not sent"]
         put_in(incoming, "a.parquet", catalogue.like(first, NEW + 2))
         catalogue.wait_shown({*own, NEW, NEW + 2})
         refused = operated.metric("grace_updates_total", result="refused")
         (incoming / "d.parquet").write_text("no table")
         follower.wait_fault(1, f"{incoming}/d.parquet: not a readable Parquet file")
-        assert follower.faults[0].endswith("; it is tried again each second, and later tables wait")
+        assert follower.faults[0].endswith(
+            "; the follower tries again every second, and later tables wait"
+        )
         operated.wait_until(
             lambda: operated.metric("grace_updates_total", result="refused") == refused + 1,
             "the server counts the fault, so that its alert fires",

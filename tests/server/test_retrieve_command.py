@@ -116,7 +116,7 @@ def test_entities_are_excluded_and_limited_by_options(address: str, requests: Pa
         (("--exclude", "shop=3"), 2, "INVALID_ARGUMENT (invalid_field): shop: no such name, and"),
         (("--filter", "category.none_of="), 2, "--filter category.none_of=: write NAME=VALUES, "),
         (("--at", "2026-11-27"), 2, "--at 2026-11-27: write 2026-11-27T09:00:00Z, or millis"),
-        (("--ads", "new.csv"), 2, "--ads: give --data FOLDER, too, which says what its columns"),
+        (("--ads", "new.csv"), 2, "--ads new.csv: give --data FOLDER, which says what its columns"),
         (("--profile", "huge"), 2, "INVALID_ARGUMENT (invalid_field): profile: 'huge' is not a"),
         (("--timeout", "0.001"), 1, "DEADLINE_EXCEEDED"),
         (("--request", "none.json"), 2, "none.json: No such file or directory; give a request"),
@@ -186,7 +186,9 @@ def test_a_table_that_does_not_have_the_ads_says_so(
     shutil.copy(serving_files.folder / "catalogue" / "targeting.yaml", tmp_path)
     shown = printed(*asked, "--data", tmp_path, "--user", "country=XX", "--user", "country=US")
     assert shown.endswith("so no ad includes them: country=XX\n")
-    absent = re.findall(r"^ +\d+\. not in the ads table \(ad \d+, p\(SID\) =", shown, re.M)
+    absent = re.findall(
+        r"^ +\d+\. no usable row in the ads tables \(ad \d+, p\(SID\) =", shown, re.M
+    )
     assert len(absent) == 9
     table.write_bytes(b"text")
     assert f"{table}: not a readable Parquet file: " in complaint(*asked, "--data", tmp_path)

@@ -171,8 +171,8 @@ GRACE_API int32_t grace_exact_add_bits(uint64_t handle, int32_t words, const uin
   return guarded([&] { add_component(handle, std::make_unique<Bits>(words, table)); });
 }
 
-// A row has `words` words. Attribute a is names[a], and has values[a] of the texts, one attribute
-// after another: each of them has a bit, and any other value the bit after them. An attribute with
+// A row has `words` words. Attribute a is names[a], and has the next values[a] texts. Each text
+// has a bit, and any other value has the bit after them. An attribute with
 // a clock, clocks[a], has a value for each that it shows.
 GRACE_API int32_t grace_users_add_bits(uint64_t handle, int64_t words, int64_t attributes,
                                        const char* const* names, const int64_t* values,

@@ -161,8 +161,10 @@ class UnsentRequests:
 
 
 class WatchedMethods(grpc.GenericRpcHandler):
-    """Methods of a service, whose calls wait for their requests for a limited time. The `came` of
-    `unsent` must deserialize these requests."""
+    """Methods of a service, whose calls wait for their requests for a limited time.
+
+    Each method must have `unsent.came` as its request deserializer.
+    """
 
     def __init__(self, methods: grpc.GenericRpcHandler, unsent: UnsentRequests) -> None:
         self._methods = methods

@@ -43,7 +43,9 @@ V1 = V1ALPHA.replace("v1alpha", "v1")
 
 
 class Health:
-    """Reports NOT_SERVING for a service until `set`. Belongs to the event loop.
+    """Reports NOT_SERVING for a service, and for the whole server, until `set`.
+
+    It belongs to the event loop.
 
     As many callers may watch at once as there may be connections; `Watch` refuses further ones.
     """

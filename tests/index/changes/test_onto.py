@@ -77,7 +77,7 @@ def test_what_cannot_be_built_onto_a_version_is_refused(tmp_path: Path) -> None:
     assert "refused so far" in refused(spec, gone[:1], case)
     less = replace(spec, max_rejects=1)
     assert "no ad is left; there is nothing" in refused(less, gone, case)
-    assert "no rows; there is nothing to change" in refused(spec, [], case)
+    assert "no rows; add the changed ads to it" in refused(spec, [], case)
     (tmp_path / "targeting.yaml").write_text("attributes: {planet: {values: [mars]}}\n")
     assert "is not the targeting schema of version 1" in refused(spec, [ad], case)
     with pytest.raises(InputError, match="no version 7 here"):
@@ -95,7 +95,7 @@ def test_the_command_names_what_is_missing_and_what_it_did_not_find(tmp_path: Pa
     printed(*inputs, *whole, *without)
     few: tuple[str | Path, ...] = ("--ads", tmp_path / "few.parquet", *without)
     for lone in (few, ("--onto", "1"), ("--sids", "x.parquet"), ("--remove", "1")):
-        assert "--onto VERSION goes with --ads TABLE, --remove AD" in complaint(*inputs, *lone)
+        assert "--onto VERSION needs --ads TABLE or --remove AD" in complaint(*inputs, *lone)
     fault = complaint(*inputs, *few, "--onto", "1", "--shards", "2")
     assert "leave --shards and --ray out" in fault
     said = printed(*inputs, *few, "--onto", "1", "--remove", str(case.ads[-1].ad_id))
