@@ -102,8 +102,10 @@ class Head:
         return dict(self._names(path, _NONE)) if self.number(path) else {}
 
     def joined(self, path: str) -> bytes:
-        """Return a message within this one. Joining its parts merges them."""
-        return b"".join(self.texts(path))
+        """Return a message within this one, which may come in several parts."""
+        found = np.empty(self.number(path), np.uint8)
+        self._reader.opaque(*self._place(path), len(found), found)
+        return found.tobytes()
 
     def _names(self, path: str, found: _Integers) -> list[tuple[str, int]]:
         entries, count = self._pair(path)
@@ -131,6 +133,7 @@ class WireReader:
         self.integers = of_message("grace_wire_integers", c_int64, ids)
         self.texts = of_message("grace_wire_texts", c_int64, array_out(np.int64, 2))
         self.map = of_message("grace_wire_map", c_int64, c_int64, array_out(np.int64, 2), ids)
+        self.opaque = of_message("grace_wire_opaque", c_int64, array_out(np.uint8))
 
     def read(
         self, root: str, message: bytes, limits: Any = None, sid_length: int = 1

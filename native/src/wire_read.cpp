@@ -74,8 +74,7 @@ GRACE_API int32_t grace_wire_integers(const char* message, int64_t size, int64_t
   });
 }
 
-// The texts of a list of a message that was read, or the parts of a message in it: as many as its
-// head says.
+// The texts of a list of a message that was read: as many as its head says.
 //   spans  int64 [count, 2]   begin and size of each
 GRACE_API int32_t grace_wire_texts(const char* message, int64_t size, int64_t field, int64_t count,
                                    int64_t* spans) {
@@ -116,6 +115,20 @@ GRACE_API int32_t grace_wire_map(const char* message, int64_t size, int64_t fiel
             fields, tag, 1, [&](uint64_t each) { *integers++ = static_cast<int64_t>(each); });
       });
     }
+  });
+}
+
+// The bytes of a message within one that was read, whose parts are joined, which merges them.
+GRACE_API int32_t grace_wire_opaque(const char* message, int64_t size, int64_t field, int64_t room,
+                                    uint8_t* bytes) {
+  return guarded([&] {
+    Writer joined(bytes, room);
+    each_field(Reader(message, size), [&](Reader& fields, uint32_t tag) {
+      if (tag != tag_of(row_of(field_of(field)).number, kBytes)) return false;
+      const Reader part = fields.bytes();
+      joined.bytes(part.at(), part.left());
+      return true;
+    });
   });
 }
 

@@ -153,8 +153,7 @@ void Spans::read_field(Reader& message, const Row& row, uint32_t tag, Entry* in)
       } while (message.take_tag(tag));
       return;
     case Kind::kOpaque:
-      ++number;
-      message.bytes();
+      number += message.bytes().left();
       return;
     case Kind::kText:
       texts_[index_of(row.field)] = message.utf8();

@@ -14,7 +14,7 @@ enum class Kind {
   kMap,        // from names to messages; of one name, the last entry counts
   kNumberMap,  // from names to uint32
   kRecords,    // repeated messages, which are checked and counted
-  kOpaque,     // a message in parts, which are counted, and which the pass does not read
+  kOpaque,     // bytes of a message, which the pass does not read
   kText,
   kTexts,
   kNumber,
