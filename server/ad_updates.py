@@ -283,7 +283,7 @@ class AdUpdates:
         if waiting.update is not None:
             return True
         try:
-            waiting.read_with(self._served())
+            waiting.read_with(self._served(), self._state.ads)
         except RequestError as error:
             self._fail(waiting, refusal_of(error, "UpdateAdsRequest"), "refused")
             return False

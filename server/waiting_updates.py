@@ -9,7 +9,7 @@ from grace.configs.errors import RequestError
 from grace.configs.machine import available_cores
 from grace.index.snapshot import Snapshot
 from grace.index.updates.puts import RefusedPut, take_puts
-from grace.index.updates.state import BUILD, MOST_ROW_BYTES
+from grace.index.updates.state import BUILD, MOST_ROW_BYTES, ChangedAds
 from grace.index.updates.update import MOST_BYTES, AdUpdate, read_update
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 from grace.server.errors import not_ready
@@ -29,9 +29,7 @@ class Updated:
     applied: bool
     update: AdUpdate | None = field(default=None, compare=False)
     refused: tuple[RefusedPut, ...] = ()  # its puts that are not in force
-    absent: tuple[
-        int, ...
-    ] = ()  # ads that it removes, but that the snapshot served before did not have
+    absent: tuple[int, ...] = ()  # ads that it removes, but that the server did not have
 
 
 @dataclass(slots=True, eq=False)
@@ -61,15 +59,18 @@ class Waiting:
     def updates(self) -> list[AdUpdate]:
         return [part.read for part in self.parts]
 
-    def read_with(self, snapshot: Snapshot | None) -> None:
-        """Read the message, and its puts as ads of this snapshot.
+    def read_with(self, snapshot: Snapshot | None, changes: ChangedAds) -> None:
+        """Read the message, and its puts as ads of this snapshot, which may lack some changes.
 
         Raise RequestError if the update is faulty, and `not_ready` for puts without a snapshot.
         """
         update, self.kept = read_update(self.message), self.message
         if snapshot is not None:
-            absent = snapshot.ads.ordinals(update.remove) < 0
-            self.absent = tuple(update.remove[absent].tolist())
+            there = snapshot.ads.ordinals(update.remove) >= 0
+            for ad_id, in_snapshot in zip(update.remove.tolist(), there.tolist(), strict=True):
+                put = changes.puts(ad_id)
+                if not (in_snapshot if put is None else put):
+                    self.absent += (ad_id,)
         if update.put:
             if snapshot is None:
                 raise not_ready()

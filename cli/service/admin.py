@@ -207,7 +207,7 @@ def put(
         state = f"{'served' if served else 'kept'} after {seconds:g} s (update {sent.sequence})"
         print(f"{counted(sent.put)} put, {sent.removed:,} removed: {state}")
     if sent.absent:
-        note(f"--remove: the served snapshot did not have {sent.absent:,} of these ads")
+        note(f"--remove: the server did not have {sent.absent:,} of these ads")
     if sent.refused:
         text = f"{counted(len(sent.refused))} refused; correct and put again"
         raise RejectedAdsError(text)

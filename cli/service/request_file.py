@@ -88,13 +88,13 @@ class GivenRequest:
             "exclude": exclude,
             "at_most": {name: given[-1] for name, given in limits},
             "filters": filters,
-            "profile": self.profile,
             "max_ads": self.max_ads,
-            "at": None if self.at is None else _milliseconds(self.at),
         }
-        message.MergeFrom(
-            request_of_json(options)
-        )  # in a map, it replaces entries of the same name
+        message.MergeFrom(request_of_json(options))  # entries of the same name are replaced
+        if self.profile is not None:
+            message.profile = self.profile
+        if self.at is not None:
+            message.at = _milliseconds(self.at)
         if self.utc_offset_minutes is not None:
             message.utc_offset_minutes = self.utc_offset_minutes
         message.strict &= not self.no_strict

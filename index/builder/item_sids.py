@@ -153,7 +153,7 @@ def _ads_without_sid(
     ads: AdsSource, names: IdMap | None, sids: ItemSids, advance: Advance
 ) -> pa.Array:
     """Return the ids of these ads as text."""
-    found, done = [], 0
+    found, done = [pa.array([], pa.large_string())], 0
     for file in ads.files:
         column = {"ad_id": file.theirs["ad_id"]}
         for rows in read_rows(file.table, column, "ad_id", _BATCH_ROWS):

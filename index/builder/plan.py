@@ -244,7 +244,8 @@ def _sid_space_and_vocabulary(
     if whole and (found := stated_space(whole)) and found[0] != name:
         raise InputError(
             f"{whole.folder}: its SID space is {found[0]!r} ({found[1]}), but that of the "
-            f"served or given version is {name!r}; give --data the folder that it was built from"
+            f"served or given version is {name!r}; give --data the folder that it was built from, "
+            "or correct that file's metadata grace.sid_space"
         )
     if whole and (stated or name, stated_sizes or sizes) != (name, sizes):
         raise InputError(

@@ -40,7 +40,8 @@ def build_onto(
             address = plan.source.files[0].address
             raise InputError(f"{address}: no rows; add the changed ads to it, or leave it out")
         puts, stated = collected(plan) if plan.source.files else (None, set[str]())
-        both = np.intersect1d(puts.columns.ad_ids if puts else [], removed)
+        gone = np.array(removed, np.int64)
+        both = np.intersect1d(puts.columns.ad_ids, gone) if puts else gone[:0]
         if len(both):
             raise InputError(
                 f"--remove: the tables have the ad with number {both[0]}; leave it out of "
@@ -48,12 +49,12 @@ def build_onto(
             )
         with plan.steps.run("read the version", 1):
             base = read_snapshot(opened, spec.threads, plain_memory)
-    absent = int((base.ads.ordinals(removed) < 0).sum())
+    absent = int((base.ads.ordinals(gone) < 0).sum())
     if absent:
         plan.notify(f"--remove: {absent} of these ads are not in version {base.facts.version}")
     with plan.steps.run("apply changes", 1):
         columns = columns_stated(plan.schema, stated)
-        after = canonical(applied(base, Changes(puts, removed, columns), spec.threads))
+        after = canonical(applied(base, Changes(puts, gone, columns), spec.threads))
     if not after.ads.num_ads:
         raise InputError("--remove: no ad is left; there is nothing to build")
     facts = plan.facts_now(after.facts.rule_columns, base.facts.rejects)

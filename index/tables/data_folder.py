@@ -97,13 +97,14 @@ class DataFolder:
     def of_ads_in(self, files: Sequence[str], sids: str | None = None) -> "DataFolder":
         """Return the folder of these tables of some of its ads.
 
-        If all tables have SIDs, leave `sids` out. Otherwise SIDs come from it, and from the folder
+        If all tables have SIDs, these count. Otherwise SIDs come from `sids`, and from the folder
         for ads that it lacks.
         """
         ads = replace(self.ads, files=tuple(files))
-        joined = sids or not all(ads.theirs("sid") in each.schema.names for each in ads.tables())
-        own = self.sids if joined else None
-        return replace(self, ads=ads, sids=own, given_sids=sids, catalogue=self)
+        found = replace(self, ads=ads, catalogue=self)
+        if all(ads.theirs("sid") in each.schema.names for each in ads.tables()):
+            return replace(found, sids=None)
+        return replace(found, given_sids=sids)
 
     def require_codebook(self) -> None:
         """Refuse a codebook that `tables.yaml` names before `grace sids` has made it."""

@@ -70,6 +70,11 @@ class ChangedAds:
     def __len__(self) -> int:
         return len(self._of)
 
+    def puts(self, ad_id: int) -> bool | None:
+        """Return whether the last change of an ad puts it; None if it has none."""
+        change = self._of.get(ad_id)
+        return None if change is None else change[1] is not None
+
     def apply(self, update: AdUpdate) -> None:
         if not update.changes_ads:
             return

@@ -1,6 +1,7 @@
 """Updates in the test's process: pairs that come meanwhile, the log, callers that wait, faults."""
 
 import gc
+import json
 import logging
 import threading
 import weakref
@@ -11,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from grace.configs.serving import UpdatesConfig
@@ -175,6 +177,25 @@ def test_updates_that_wait_are_written_together_without_those_of_callers_who_hav
         assert [call.result() for call in calls[1:]] == [Updated(63, applied=True)] * 62
         assert dict(updates.facts.stopped) == {"ad": 63}
     assert len(settled) == 2
+
+
+def test_a_removal_counts_ads_that_were_put_and_are_not_served_yet(
+    pair: ServingPair, tmp_path: Path
+) -> None:
+    old, new = int(pair.snapshot.ads.ad_ids[0]), 2**60
+    row = json.dumps(
+        {"ad_id": new, "sid": pair.snapshot.trie.sids(np.zeros(1, np.int64))[0].tolist()}
+    )
+    given = UpdatesConfig(), nothing, nothing, nothing, lambda: pair.snapshot
+    updates = AdUpdates(tmp_path, *given)
+    updates.start()
+    for sequence, (put, remove, absent) in enumerate(
+        (((), [old, new], (new,)), ((row,), [], ()), ((), [old, new], (old,)), ((), [new], (new,))),
+        1,
+    ):
+        done = submitted(updates, sequence, put=put, remove=remove).result()
+        assert (done.refused, done.absent) == ((), absent)
+    updates.close(30.0)
 
 
 def test_more_updates_than_may_wait_are_refused(

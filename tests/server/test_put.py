@@ -104,7 +104,7 @@ def test_ads_of_tables_are_served_once_the_command_returns_and_are_removed_again
     removed = ("--remove", str(NEW), "--remove", str(first), "--remove", str(NEW))
     done = invoke_grace("admin", "put", *removed, "--remove", str(NEW + 99), *to)
     assert done.stdout.startswith("0 ads put, 2 removed: served after ")
-    assert done.stderr == "--remove: the served snapshot did not have 1 of these ads\n"
+    assert done.stderr == "--remove: the server did not have 1 of these ads\n"
     with AdminClient(operated.admin) as client:
         explained = client.explain(ExplainRequest(ad_id=first, request=RetrieveRequest()), 30.0)
     assert explained.text.endswith("an update has removed it; to serve it again, put it")

@@ -175,6 +175,11 @@ def test_options_override_the_file(address: str, tmp_path: Path, requests: Path)
     assert (reply["profile"], reply["ignored_names"]) == ("reduced", ["shoe_size"])
     assert reply["counts"]["sids_generated"] <= 4
     assert len(reply["ad_ids"]) <= 3
+    file.write_text(json.dumps({**request, "profile": "reduced"}))
+    cleared = printed(
+        "retrieve", "--address", address, "--request", file, "--profile", "", "--json"
+    )
+    assert json.loads(cleared)["profile"] == "full"
 
 
 def test_a_table_that_does_not_have_the_ads_says_so(

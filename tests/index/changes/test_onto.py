@@ -78,6 +78,7 @@ def test_what_cannot_be_built_onto_a_version_is_refused(tmp_path: Path) -> None:
     less = replace(spec, max_rejects=1)
     assert "no ad is left; there is nothing" in refused(less, gone, case)
     assert "no rows; add the changed ads to it" in refused(spec, [], case)
+    onto(spec, 1, [2**60, 2**60 + 1], case)  # as floats they would be equal
     (tmp_path / "targeting.yaml").write_text("attributes: {planet: {values: [mars]}}\n")
     assert "is not the targeting schema of version 1" in refused(spec, [ad], case)
     with pytest.raises(InputError, match="no version 7 here"):

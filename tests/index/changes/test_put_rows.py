@@ -164,6 +164,10 @@ def test_given_sids_come_first_and_the_folder_has_those_of_the_other_ads(shop: B
         return {row.source[-2]: json.loads(row.text)["sid"] for row in rows}
 
     assert sids(lines) == {"4": [0, 0], "5": [9, 2], "6": [2, 2], "7": [9, 2]}
+    own = write_table(shop.root / "own.jsonl", [{"sku": "7", "sid": [1, 1]}])
+    assert sids(own) == {"7": [1, 1]}
+    (shop.root / "empty.csv").write_text(",".join([*COLUMNS, "embedding"]) + "\n")
+    assert sids(shop.root / "empty.csv") == {}
     (shop.root / "codebook" / "sids.parquet").unlink()
     assert sids(write_table(shop.root / "new.jsonl", [{"sku": "7"}])) == {"7": [9, 2]}
 
@@ -198,7 +202,8 @@ def test_a_folder_of_another_sid_space_is_refused_whatever_the_table(
 def test_given_sids_of_another_space_are_refused(shop: BuildSpec) -> None:
     given = pa.table({"item_id": ["5"], "sid": [[1, 2]]}).replace_schema_metadata(SPACE)
     pq.write_table(given, shop.root / "given.parquet")
-    data = shop.data.of_ads_in([], f"{shop.root}/given.parquet")
+    table = write_table(shop.root / "new.jsonl", [{"sku": "5"}])
+    data = shop.data.of_ads_in([str(table)], f"{shop.root}/given.parquet")
     with pytest.raises(
         InputError, match=r"given\.parquet: SIDs of the space 'theirs' \[.+\], but the c"
     ):
