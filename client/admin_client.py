@@ -63,10 +63,19 @@ class AdminClient:
         return self._call("UpdateAds", request, wire.UpdateAdsResponse, timeout)
 
     def update_next(self, request: wire.UpdateAdsRequest, timeout: float) -> wire.UpdateAdsResponse:
-        """Send a DELTA with the next free number, also if other senders take numbers meanwhile."""
+        """Send a DELTA with the next free number, also if other senders take numbers meanwhile.
+
+        A snapshot has the puts and removals up to its watermark: it would skip such a number.
+        """
         request.kind = request.KIND_DELTA
         for _ in range(ATTEMPTS):
-            request.sequence = self.status(timeout).updates.sequence + 1
+            found = self.status(timeout)
+            last, of_snapshot = found.updates.sequence, found.snapshot.updates_watermark
+            if last < of_snapshot and (request.put or request.remove):
+                fault = f"the server has updates up to {last}, and its snapshot those up to"
+                remedy = "send a FULL update with all stops first (docs/operations.md)"
+                raise CallError("FAILED_PRECONDITION", "", f"{fault} {of_snapshot}; {remedy}")
+            request.sequence = last + 1
             reply = self.update_ads(request, timeout)
             if reply.applied:
                 return reply

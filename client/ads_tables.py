@@ -19,6 +19,7 @@ from grace.index.changes.put_rows import PutRow, put_rows
 from grace.index.tables.addresses import ENDINGS, ending_format
 from grace.index.tables.data_folder import read_data_folder
 from grace.index.tables.item_numbers import replacing
+from grace.index.tables.sid_table import require_space
 from grace.proto.retrieval_pb2 import (
     GetStatusResponse,
     UpdateAdsRequest,
@@ -64,6 +65,8 @@ class AdsSender:
         With `wait`, return once the server serves them, or cannot.
         """
         found = self.client.status(self.timeout)
+        if removed and self.options.data is not None:
+            require_space(read_data_folder(self.options.data), found.snapshot.sid_space)
         rows, refused = self._rows(tables, found) if tables else ([], [])
         if both := {row.ad_id for row in rows}.intersection(removed):
             raise InputError(
@@ -158,7 +161,9 @@ class AdsFolderFollower(Follower):
                 for refused in sent.refused:
                     self._show(refused, True)
                 of_refused = f", {len(sent.refused):,} refused" if sent.refused else ""
-                self._show(f"{name}: {counted(sent.put)} put{of_refused}", False)
+                self._show(
+                    f"{name}: {counted(sent.put)} put{of_refused} (update {sent.sequence})", False
+                )
         except GraceError as error:
             if isinstance(error, CallError) and may_pass(error):
                 raise

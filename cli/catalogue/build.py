@@ -106,9 +106,7 @@ def build(
     Example: `grace build --data shop --root shop/snapshots`
     """
     from grace.index.builder import BuildSpec
-    from grace.index.proposal.roles import may_limit
     from grace.index.tables.data_folder import read_data_folder
-    from grace.index.targeting.schema import CLAUSES, ENDINGS, EXPRESSION
 
     folder = read_data_folder(data)
     folder.require_codebook()
@@ -125,14 +123,6 @@ def build(
         change = report.coverage
         table = coverage_table(change.after, change.before, change.version_before)
         print_facts(report, tables=[table])
-    names = (*report.coverage.after.with_rule, CLAUSES, EXPRESSION)
-    ours = [f"{name}{ending}" for name in names for ending in ("", *ENDINGS)]
-    ignored = sorted({*report.ignored_columns} - {*folder.ads.ignore})
-    if alike := [column for column in ignored if may_limit(column, ours)]:
-        note(
-            f"warning: ignored columns that may be rules: {', '.join(alike)}; name them in "
-            "ads.columns of tables.yaml, or, to end this warning, in ads.ignore"
-        )
     lost = report.coverage.falls or report.coverage.lost_columns
     if lost or (chosen.publish and not report.coverage.may_be_published):
         raise CoverageError(_unpublished(report))

@@ -63,7 +63,7 @@ def _version_or(default: str) -> Argument:
 
 @app.callback()
 def admin() -> None:
-    """Show what a running server does, change what it serves, and stop ads.
+    """Show what a running server does, change what it serves, put ads and stop them.
 
     Example: `grace admin status`
     """
@@ -248,7 +248,7 @@ def follow(
         Option("File that notes which tables were sent. Default: a hidden one in FOLDER.", "FILE"),
     ] = None,
 ) -> None:
-    """Send the updates of a file to the server, also those added later, until interrupted.
+    """Send the updates of a file, or the tables of a folder, also later ones, until interrupted.
 
     The file may grow, and another file may take its name. At a faulty line the command stops
     sending, until a FULL update or another file comes. After a restart, of the command or of the

@@ -33,7 +33,7 @@ from grace.index.storage import (
 from grace.index.tables.data_folder import DataFolder
 from grace.index.tables.item_numbers import IdMap
 from grace.index.tables.roles import both_names
-from grace.index.tables.sid_table import open_sid_table, sid_space_in, stated_space, vocab_sizes_in
+from grace.index.tables.sid_table import open_sid_table, require_space, sid_space_in, vocab_sizes_in
 from grace.index.tables.table_file import TableFile
 from grace.index.targeting.schema import TargetingSchema, load_schema, plain_column
 
@@ -195,7 +195,8 @@ class BuildPlan:
         # The list of an earlier build that ended: this version has replaced its table.
         (spec.root / ENDED_REJECTS).unlink(missing_ok=True)
         rejects = self.log.write(spec.root / f"{path.name}.rejects.jsonl")
-        self.root_maps.write()
+        if self.source.files:  # or no ids were numbered
+            self.root_maps.write()
         if may_publish:
             # Builds may overlap: one that began earlier must not undo a later one's publication.
             publish(spec.root, int(path.name), only_forward=True, on_wait=self.notify)
@@ -221,6 +222,11 @@ def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan
     log = RejectLog(spec.max_rejects, spec.root / ENDED_REJECTS)
     levels = {name: name for name in schema.entities if name not in spec.without}
     kept = RootMaps(spec.root / ID_MAPS, {"ad": "ad_id", **levels})
+    if alike := source.columns_like_rules(schema, data.ads.ignore):
+        notify(
+            f"warning: ignored columns that may be rules: {', '.join(alike)}; name them in "
+            "ads.columns of tables.yaml, or, to end this warning, in ads.ignore"
+        )
     return BuildPlan(spec, schema, source, vocab_sizes, facts, log, Steps(progress), notify, kept)
 
 
@@ -241,12 +247,8 @@ def _sid_space_and_vocabulary(
         )
     require_sids(name, sizes)
     whole = spec.data.catalogue
-    if whole and (found := stated_space(whole)) and found[0] != name:
-        raise InputError(
-            f"{whole.folder}: its SID space is {found[0]!r} ({found[1]}), but that of the "
-            f"served or given version is {name!r}; give --data the folder that it was built from, "
-            "or correct that file's metadata grace.sid_space"
-        )
+    if whole:
+        require_space(whole, name)
     if whole and (stated or name, stated_sizes or sizes) != (name, sizes):
         raise InputError(
             f"{' and '.join(table.address for table in tables[:2])}: SIDs of the space "

@@ -7,13 +7,14 @@ name's ending. It also refuses `Country` in a table without `country`. It ignore
 the summary names them.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from grace.configs.errors import InputError
 from grace.index.builder.rule_columns import role_of
+from grace.index.proposal.roles import may_limit
 from grace.index.snapshot import require_ids
 from grace.index.tables import roles
 from grace.index.tables.addresses import Format
@@ -55,6 +56,13 @@ class AdsSource:
     @property
     def rows(self) -> int:
         return sum(file.rows for file in self.files)
+
+    def columns_like_rules(self, schema: TargetingSchema, meant: Collection[str]) -> list[str]:
+        """Return ignored columns that may be rules, which nobody would enforce."""
+        names = (*schema.rule_columns, CLAUSES, EXPRESSION)
+        ours = [f"{name}{ending}" for name in names for ending in ("", *ENDINGS)]
+        ignored = [each for each in self.ignored_columns if each not in meant]
+        return [each for each in ignored if may_limit(each, ours)]
 
 
 @dataclass(frozen=True, slots=True)

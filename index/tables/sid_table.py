@@ -60,6 +60,16 @@ def stated_space(data: DataFolder) -> tuple[str, str] | None:
     return None
 
 
+def require_space(data: DataFolder, name: str) -> None:
+    """Refuse a data folder that states another SID space than that of a version."""
+    if (found := stated_space(data)) and found[0] != name:
+        raise InputError(
+            f"{data.folder}: its SID space is {found[0]!r} ({found[1]}), but that of the served or "
+            f"given version is {name!r}; give --data the folder that it was built from, or correct "
+            "that file's metadata grace.sid_space"
+        )
+
+
 def vocab_sizes_in(table: TableFile) -> tuple[int, ...] | None:
     text = _metadata(table, VOCAB_SIZES_KEY)
     if text is None:

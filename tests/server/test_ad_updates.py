@@ -182,19 +182,14 @@ def test_updates_that_wait_are_written_together_without_those_of_callers_who_hav
 def test_a_removal_counts_ads_that_were_put_and_are_not_served_yet(
     pair: ServingPair, tmp_path: Path
 ) -> None:
-    old, new = int(pair.snapshot.ads.ad_ids[0]), 2**60
-    row = json.dumps(
-        {"ad_id": new, "sid": pair.snapshot.trie.sids(np.zeros(1, np.int64))[0].tolist()}
-    )
-    given = UpdatesConfig(), nothing, nothing, nothing, lambda: pair.snapshot
-    updates = AdUpdates(tmp_path, *given)
+    old, new, leaf = int(pair.snapshot.ads.ad_ids[0]), 2**60, np.zeros(1, np.int64)
+    put = json.dumps({"ad_id": new, "sid": pair.snapshot.trie.sids(leaf)[0].tolist()})
+    updates = AdUpdates(tmp_path, UpdatesConfig(), nothing, nothing, nothing, lambda: pair.snapshot)
     updates.start()
-    for sequence, (put, remove, absent) in enumerate(
-        (((), [old, new], (new,)), ((row,), [], ()), ((), [old, new], (old,)), ((), [new], (new,))),
-        1,
-    ):
-        done = submitted(updates, sequence, put=put, remove=remove).result()
-        assert (done.refused, done.absent) == ((), absent)
+    changes: list[dict[str, Any]]
+    changes = [{"remove": [old, new]}, {"put": [put]}, {"remove": [old, new]}, {"remove": [new]}]
+    absent = [submitted(updates, n, **each).result().absent for n, each in enumerate(changes, 1)]
+    assert absent == [(new,), (), (old,), (new,)]
     updates.close(30.0)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace.client import AdminClient
-from grace.proto.retrieval_pb2 import ExplainRequest, RetrieveRequest
+from grace.configs.errors import CallError
+from grace.proto import retrieval_pb2 as wire
 from support.followers import Follower, following
 from support.health import status
 from support.in_process import complaint, invoke_grace, printed, reported
@@ -90,8 +92,11 @@ def test_ads_of_tables_are_served_once_the_command_returns_and_are_removed_again
     pq.write_table(catalogue.like(first, *range(NEW, NEW + 7)), tmp_path / "a.parquet")
     lines = tmp_path / "b.jsonl"
     # Lines have no rules, so everybody may see the ad.
-    lines.write_text(json.dumps({"ad_id": second, "sid": catalogue.row(first)["sid"]}) + "\n")
+    row = {"ad_id": second, "sid": catalogue.row(first)["sid"], "countri": "GB"}
+    lines.write_text(json.dumps(row) + "\n")
     to = ("--data", catalogue.folder, "--address", operated.admin)
+    warned = invoke_grace("admin", "put", lines, *to).stderr
+    assert "warning: ignored columns that may be rules: countri; name them in" in warned
     before = status(operated).updates.sequence
     found = reported("admin", "put", tmp_path / "a.parquet", lines, "--batch", "3", *to)
     assert (found["put"], found["removed"], found["refused"]) == (8, 0, [])
@@ -106,7 +111,7 @@ def test_ads_of_tables_are_served_once_the_command_returns_and_are_removed_again
     assert done.stdout.startswith("0 ads put, 2 removed: served after ")
     assert done.stderr == "--remove: the server did not have 1 of these ads\n"
     with AdminClient(operated.admin) as client:
-        explained = client.explain(ExplainRequest(ad_id=first, request=RetrieveRequest()), 30.0)
+        explained = client.explain(wire.ExplainRequest(ad_id=first), 30.0)
     assert explained.text.endswith("an update has removed it; to serve it again, put it")
     assert catalogue.shown == {*catalogue.own, *range(NEW + 1, NEW + 7)} - {first}
 
@@ -166,6 +171,15 @@ def test_ads_are_put_by_their_own_ids_with_the_sids_of_their_table(
     assert first not in catalogue.shown
 
 
+def test_no_put_takes_a_number_that_the_snapshot_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = wire.GetStatusResponse()
+    found.updates.sequence, found.snapshot.updates_watermark = 2, 3
+    monkeypatch.setattr(AdminClient, "status", lambda *_: found)
+    fault = "the server has updates up to 2, and its snapshot those up to 3; send a FULL update"
+    with AdminClient("localhost:1") as client, pytest.raises(CallError, match=fault):
+        client.update_next(wire.UpdateAdsRequest(remove=[1]), 1.0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
@@ -173,6 +187,7 @@ def test_ads_are_put_by_their_own_ids_with_the_sids_of_their_table(
         (("TABLE",), "give --data FOLDER, which says what its columns mean"),
         (("TABLE", "--data", "DATA", "--remove", "1"), "have the ad with number 1; leave it out"),
         (("none.csv", "--data", "DATA"), "none.csv: no such file or folder"),
+        (("--remove", "1", "--data", "OTHER"), "/ads.parquet), but that of the served or given"),
     ],
 )
 def test_what_cannot_be_put_is_refused_and_nothing_is_sent(
@@ -184,7 +199,10 @@ def test_what_cannot_be_put_is_refused_and_nothing_is_sent(
 ) -> None:
     table = tmp_path / "new.jsonl"
     table.write_text('{"ad_id": 1, "sid": [1, 2, 3, 4]}\n')
-    named = {"TABLE": str(table), "DATA": str(catalogue.folder)}
+    named = {"TABLE": str(table), "DATA": str(catalogue.folder), "OTHER": str(tmp_path)}
+    space = {"grace.sid_space": "other"}
+    pq.write_table(catalogue.table.replace_schema_metadata(space), tmp_path / "ads.parquet")
+    shutil.copy(catalogue.folder / "targeting.yaml", tmp_path)
     before = status(operated).updates.sequence
     given = [named.get(each, each) for each in arguments]
     assert fault in complaint("admin", "put", *given, "--address", operated.admin)
@@ -254,9 +272,7 @@ def test_tables_that_come_into_a_folder_are_sent_in_the_order_of_their_names(
         refused = operated.metric("grace_updates_total", result="refused")
         (incoming / "d.parquet").write_text("no table")
         follower.wait_fault(1, f"{incoming}/d.parquet: not a readable Parquet file")
-        assert follower.faults[0].endswith(
-            "; the follower tries again every second, and later tables wait"
-        )
+        assert "tries again every second, and later tables wait" in follower.faults[0]
         operated.wait_until(
             lambda: operated.metric("grace_updates_total", result="refused") == refused + 1,
             "the server counts the fault, so that its alert fires",
@@ -273,7 +289,7 @@ def test_tables_that_come_into_a_folder_are_sent_in_the_order_of_their_names(
         follower.wait_done("b.parquet: 1 ad put")
         catalogue.wait_shown({*own, *(NEW + each for each in (2, 5, 7))})
         sent = [each["done"] for each in follower.printed if "put" in each.get("done", "")]
-        assert sent == ["b.parquet: 1 ad put"]
+        assert [each.partition(" (up")[0] for each in sent] == ["b.parquet: 1 ad put"]
 
 
 def test_no_table_is_lost_if_follower_and_server_are_killed_or_the_server_loses_its_state(
@@ -350,8 +366,7 @@ class Steps:
         with AdminClient(server.admin) as client:
 
             def sid(ad: int) -> list[int]:
-                request = ExplainRequest(ad_id=ad, request=RetrieveRequest())
-                return list(client.explain(request, 30.0).sid)
+                return list(client.explain(wire.ExplainRequest(ad_id=ad), 30.0).sid)
 
             wanted: Callable[[], bool] = lambda: sid(NEW) == self.sids[number]  # noqa: E731
             wait_until(wanted, f"ad {NEW} is as table {number} has it")

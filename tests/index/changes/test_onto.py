@@ -1,5 +1,6 @@
 """`grace build --onto`: the next version, of a version and tables of the ads that change."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -104,8 +105,12 @@ def test_the_command_names_what_is_missing_and_what_it_did_not_find(tmp_path: Pa
     assert "version: 2\n" in said
     ids = [ad.ad_id for ad in case.ads[:3]]
     removed = [each for ad_id in ids for each in ("--remove", str(ad_id))]
+    maps = spec.root / "id_maps.json"
+    maps.write_text('{"ad": {"largest": 3, "digest": "x"}}')  # a build without tables has no maps
     said = printed(*inputs, "--onto", "2", *removed, "--max-coverage-drop", "1")
     assert f"ads: {len(case.ads) - 4}\n" in said
+    assert json.loads(maps.read_text())["ad"]["largest"] == 3
+    maps.unlink()
     sids, lines = tmp_path / "sids.parquet", tmp_path / "few.jsonl"
     pq.write_table(pa.table({"item_id": ids, "sid": [case.ads[3].sid] * 3}), sids)
     lines.write_text("".join(f'{{"ad_id": {ad_id}}}\n' for ad_id in ids))
