@@ -63,10 +63,7 @@ class AdminClient:
         return self._call("UpdateAds", request, wire.UpdateAdsResponse, timeout)
 
     def update_next(self, request: wire.UpdateAdsRequest, timeout: float) -> wire.UpdateAdsResponse:
-        """Send a DELTA with the next free number, also if other senders take numbers meanwhile.
-
-        A snapshot has the puts and removals up to its watermark: it would skip such a number.
-        """
+        """Send a DELTA with the next free number, also if other senders take numbers meanwhile."""
         request.kind = request.KIND_DELTA
         for _ in range(ATTEMPTS):
             found = self.status(timeout)

@@ -67,10 +67,8 @@ class Waiting:
         update, self.kept = read_update(self.message), self.message
         if snapshot is not None:
             there = snapshot.ads.ordinals(update.remove) >= 0
-            for ad_id, in_snapshot in zip(update.remove.tolist(), there.tolist(), strict=True):
-                put = changes.puts(ad_id)
-                if not (in_snapshot if put is None else put):
-                    self.absent += (ad_id,)
+            ads = zip(update.remove.tolist(), there.tolist(), strict=True)
+            self.absent = tuple(ad_id for ad_id, there in ads if not changes.has(ad_id, there))
         if update.put:
             if snapshot is None:
                 raise not_ready()

@@ -1,6 +1,7 @@
 """CSV: every cell a text, an empty one null. A line break in a cell must be in quotes."""
 
 import io
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
@@ -16,6 +17,9 @@ _BOM = b"\xef\xbb\xbf"
 _QUOTE, _LINE_END = b'"\n'
 _IS_BORDER = np.isin(np.arange(256), tuple(b',\r\n"'))
 """By byte: what a quotation mark of a cell may follow, and what may follow it."""
+
+_KEPT = deque[pa.PythonFile](maxlen=64)
+"""Recent files. If a thread of Arrow frees one while Python ends, the process aborts."""
 
 
 class _Quotes(io.RawIOBase):
@@ -71,9 +75,14 @@ class _Quotes(io.RawIOBase):
         return None
 
 
+def _opened(stream: io.RawIOBase | BinaryIO) -> pa.PythonFile:
+    _KEPT.append(pa.PythonFile(stream, "r"))
+    return _KEPT[-1]
+
+
 def read_header(stream: BinaryIO, _address: str) -> tuple[pa.Schema, None]:
     """Return the columns; the number of rows is not known."""
-    with csv.open_csv(stream, _READING, _PARSING) as reader:
+    with csv.open_csv(_opened(stream), _READING, _PARSING) as reader:
         return pa.schema([(name, pa.string()) for name in reader.schema.names]), None
 
 
@@ -88,7 +97,7 @@ def batches(
     )
     quotes = _Quotes(stream)
     try:
-        with csv.open_csv(pa.PythonFile(quotes, "r"), _READING, _PARSING, converting) as reader:
+        with csv.open_csv(_opened(quotes), _READING, _PARSING, converting) as reader:
             yield from reader
     except pa.ArrowException:
         if quotes.fault_line is None:

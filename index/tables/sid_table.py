@@ -46,28 +46,24 @@ def sid_space_in(table: TableFile) -> str | None:
     return _metadata(table, SID_SPACE_KEY)
 
 
-def stated_space(data: DataFolder) -> tuple[str, str] | None:
-    """Return the SID space of a data folder and the file that states it; None if none does.
+def require_space(data: DataFolder, name: str) -> None:
+    """Refuse a data folder whose tables state another SID space than that of a version.
 
     A table that cannot be read states nothing: a folder may lack those that only builds read.
     """
+    stated: dict[str, str | None] = {}
     for address in data.ads.files if data.sids is None else [sid_table_at(data.sids)]:
         with suppress(InputError):
             for file in files_at([address]):
-                is_parquet = ending_format(file) is Format.PARQUET
-                if is_parquet and (space := sid_space_in(open_table(file))):
-                    return space, file
-    return None
-
-
-def require_space(data: DataFolder, name: str) -> None:
-    """Refuse a data folder that states another SID space than that of a version."""
-    if (found := stated_space(data)) and found[0] != name:
-        raise InputError(
-            f"{data.folder}: its SID space is {found[0]!r} ({found[1]}), but that of the served or "
-            f"given version is {name!r}; give --data the folder that it was built from, or correct "
-            "that file's metadata grace.sid_space"
-        )
+                if ending_format(file) is Format.PARQUET:
+                    stated[file] = sid_space_in(open_table(file))
+    for file, space in stated.items():
+        if space not in (None, name):
+            raise InputError(
+                f"{data.folder}: its SID space is {space!r} ({file}), but that of the served or "
+                f"given version is {name!r}; give --data the folder that it was built from, or "
+                "correct that file's metadata grace.sid_space"
+            )
 
 
 def vocab_sizes_in(table: TableFile) -> tuple[int, ...] | None:

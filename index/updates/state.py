@@ -70,10 +70,10 @@ class ChangedAds:
     def __len__(self) -> int:
         return len(self._of)
 
-    def puts(self, ad_id: int) -> bool | None:
-        """Return whether the last change of an ad puts it; None if it has none."""
+    def has(self, ad_id: int, in_snapshot: bool) -> bool:
+        """Return whether the server has an ad, be it only as a put that waits."""
         change = self._of.get(ad_id)
-        return None if change is None else change[1] is not None
+        return in_snapshot if change is None else change[1] is not None
 
     def apply(self, update: AdUpdate) -> None:
         if not update.changes_ads:
