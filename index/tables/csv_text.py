@@ -1,8 +1,9 @@
 """CSV: every cell a text, an empty one null. A line break in a cell must be in quotes."""
 
+import atexit
 import io
-from collections import deque
 from collections.abc import Iterator, Sequence
+from time import sleep
 from typing import BinaryIO
 
 import numpy as np
@@ -18,8 +19,9 @@ _QUOTE, _LINE_END = b'"\n'
 _IS_BORDER = np.isin(np.arange(256), tuple(b',\r\n"'))
 """By byte: what a quotation mark of a cell may follow, and what may follow it."""
 
-_KEPT = deque[pa.PythonFile](maxlen=64)
-"""Recent files. If a thread of Arrow frees one while Python ends, the process aborts."""
+# A thread of Arrow frees the last text that it has read shortly after the reader has ended. If
+# Python has begun to end by then, the process aborts.
+atexit.register(sleep, 0.05)
 
 
 class _Quotes(io.RawIOBase):
@@ -75,14 +77,9 @@ class _Quotes(io.RawIOBase):
         return None
 
 
-def _opened(stream: io.RawIOBase | BinaryIO) -> pa.PythonFile:
-    _KEPT.append(pa.PythonFile(stream, "r"))
-    return _KEPT[-1]
-
-
 def read_header(stream: BinaryIO, _address: str) -> tuple[pa.Schema, None]:
     """Return the columns; the number of rows is not known."""
-    with csv.open_csv(_opened(stream), _READING, _PARSING) as reader:
+    with csv.open_csv(stream, _READING, _PARSING) as reader:
         return pa.schema([(name, pa.string()) for name in reader.schema.names]), None
 
 
@@ -97,7 +94,7 @@ def batches(
     )
     quotes = _Quotes(stream)
     try:
-        with csv.open_csv(_opened(quotes), _READING, _PARSING, converting) as reader:
+        with csv.open_csv(pa.PythonFile(quotes, "r"), _READING, _PARSING, converting) as reader:
             yield from reader
     except pa.ArrowException:
         if quotes.fault_line is None:
