@@ -44,7 +44,7 @@ class Sent:
     visible: int  # the last update whose changes are served
     put: int
     removed: int
-    absent: int  # ads to remove that the served snapshot did not have
+    absent: int  # ads to remove that the server did not have
     refused: tuple[str, ...]
 
 

@@ -1,6 +1,7 @@
 """The parts that followers of a file and of a folder share: waiting for the server, and alerts."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic, sleep
@@ -19,7 +20,7 @@ def may_pass(error: CallError) -> bool:
     return error.code in _MAY_PASS or error.reason == "too_many_updates"
 
 
-class Follower:
+class Follower(ABC):
     """Sends what a program writes to one server.
 
     It calls `show` with what has happened, and whether that is a fault.
@@ -33,12 +34,12 @@ class Follower:
         self._waits_after = ""  # the error of a call that is tried again
         self._paged = -math.inf  # when the server's alerts were last made to fire
 
+    @abstractmethod
     def run(self) -> NoReturn:
         """Follow what a program writes until an exception ends it. Wait while no server answers.
 
         Raise a CallError if the server does not take updates.
         """
-        raise NotImplementedError
 
     def _wait_after(self, error: CallError) -> None:
         if str(error) != self._waits_after:

@@ -39,6 +39,7 @@ def sids(
     `grace sids --codebook shop/codebook --embeddings new.parquet --out new-sids.parquet`
     """
     from grace.index.codebook.items import items_of
+    from grace.index.codebook.make import give_sids, make_codebook
     from grace.index.tables.data_folder import TableSource, local_folder, read_data_folder
 
     if (data is None) == (embeddings is None):
@@ -55,8 +56,6 @@ def sids(
     if out is None:
         what = "folder for the codebook" if codebook is None else "file for the SIDs"
         raise typer.BadParameter(f"name a {what}", param_hint="--out")
-    from grace.index.codebook.make import give_sids, make_codebook
-
     with progress_bars() as progress:
         if codebook is None:
             from grace.model.codebook.kmeans import learn_codebook

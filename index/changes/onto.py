@@ -23,9 +23,7 @@ def build_onto(
 ) -> BuildReport:
     """Put the ads of tables into a version, remove others, or do both.
 
-    The new version has the bytes of a build of all ads.
-
-    So it need not read the ads that have not changed.
+    The new version has the bytes of a build of all ads. Those that stay come from the version.
     """
     with open_snapshot(spec.root, version) as opened:
         found = opened.manifest
