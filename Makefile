@@ -83,9 +83,7 @@ proto: $(INSTALLED) $(PROTO_TOOLS)/.installed  ## generate the stubs of proto/re
 fix: $(TOOLS)  ## fix what a tool can fix: lint, format, generated tables
 	-$(BIN)/ruff check --quiet --fix-only .
 	$(BIN)/ruff format .
-	$(BIN)/python -m grace.configs.settings docs/operations.md
-	$(BIN)/python -m grace.index.storage.arrays docs/snapshot.md
-	$(BIN)/python -m grace.server.observe.metrics docs/operations.md
+	$(BIN)/python -m grace.bench.reference_tables docs
 	$(BIN)/python -m grace.bench.gpu.pages.document docs/performance.md bench/results
 	$(BIN)/python -m grace.bench.result_tables docs
 	@head=$$(sed '/^spec:/q' $(OPERATOR_ALERTS)) && { echo "$$head"; \

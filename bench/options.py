@@ -58,6 +58,12 @@ TABLES: Mapping[str, Table] = {
     "budget": Table("gpu.budget"),
     "others": Table("gpu.comparison", ("hf", "prefix", "ours", "static"), precisions=1),
     "overlap": Table("gpu.overlap", ("paper", "trained")),
+    "causal": Table(
+        "gpu.causal",
+        (
+            "1.7B", "1.7B:level", "t5", "0.6B", "products:1.7B", "products:0.6B", "overlap",
+        ),
+    ),
     "eligibility": Table(
         "eligibility.study",
         (
@@ -81,7 +87,8 @@ class BenchOptions:
     table: Annotated[
         str,
         Argument(
-            "attention, gtm, ladder, serve, fleet, budget, others, overlap or eligibility.", "TABLE"
+            "attention, gtm, ladder, serve, fleet, budget, others, overlap, causal or eligibility.",
+            "TABLE",
         ),
     ]
     device: Annotated[str, "cuda:0, or cpu (eligibility, --tiny)."] = "cuda:0"

@@ -21,6 +21,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 _KEYS = (
     "measure", "rung", "precision", "kernel", "variant", "mode", "step", "sids", "values", "beams",
     "rps", "table", "catalogue", "audience", "bucket", "from_pct", "kind", "position", "snapshot",
+    "batch", "rows", "kept",
 )  # fmt: skip
 """The fields that identify a row of `grace bench`; all others were measured."""
 

@@ -15,9 +15,8 @@ from grace.bench.eligibility.tables import blocked_tables, paper_tables, study_t
 from grace.bench.eligibility.tables import printed_tables as printed_study
 from grace.bench.gpu.pages.document import SECTIONS
 from grace.bench.gpu.pages.serve_tables import fleet_tables
-from grace.bench.markdown import origin, table_of
+from grace.bench.markdown import origin, rewrite, table_of
 from grace.bench.result_file import Row, read_result
-from grace.configs.marked_text import rewrite
 
 RESULTS = Path(__file__).parent / "results"
 BUILD, OVERLOAD = RESULTS / "cpu-2core" / "build.json", RESULTS / "cpu-2core" / "overload.json"

@@ -23,7 +23,7 @@ from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, UserTensors, load_ops
 from grace.kernels.eligibility.tensors import has_bit
-from grace.model.checkpoints.checkpoint import load_checkpoint, require_match
+from grace.model.checkpoints.checkpoint import load_encoder_decoder, require_match
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.model import Model
 from grace.model.engine.feature_reader import read_inputs
@@ -96,7 +96,7 @@ class Demonstration:
 
     def __init__(self, snapshot: Snapshot, folder: Path) -> None:
         self._snapshot = snapshot
-        self._model: Model = load_checkpoint(CHECKPOINT)
+        self._model: Model = load_encoder_decoder(CHECKPOINT)
         require_match(self._model.spec, snapshot, CHECKPOINT)
         trie, ids = snapshot.trie, snapshot.ads.ad_ids.tolist()
         self._sids = trie.sids(np.arange(trie.num_leaves)).astype(np.int64)

@@ -73,7 +73,6 @@ def print_facts(*reports: Any, tables: Sequence[Table] = ()) -> None:
 
 
 def print_shares(rows: Mapping[str, Mapping[str, float]]) -> None:
-    """Print the shares of each row by their headings."""
     heads = max(rows.values(), key=len)
     print(f"{'':<12}" + "".join(f"{head:>11}" for head in heads))
     for name, row in rows.items():

@@ -20,12 +20,7 @@ from grace.index.tables.addresses import ENDINGS, ending_format
 from grace.index.tables.data_folder import read_data_folder
 from grace.index.tables.item_numbers import replacing
 from grace.index.tables.sid_table import require_space
-from grace.proto.retrieval_pb2 import (
-    GetStatusResponse,
-    UpdateAdsRequest,
-    UpdateAdsResponse,
-    UpdatesStatus,
-)
+from grace.proto import retrieval_pb2 as wire
 
 _MOST_CHARACTERS = 8 << 20  # of the rows in one update: a server takes 64 MiB
 _UNFINISHED_SECONDS = 10.0  # how old a file of another ending may be while a program writes it
@@ -73,9 +68,9 @@ class AdsSender:
                 f"--remove: the tables have the ad with number {min(both)}; leave it out of "
                 "--remove or of the tables"
             )
-        last: UpdatesStatus | UpdateAdsResponse = found.updates
+        last: wire.UpdatesStatus | wire.UpdateAdsResponse = found.updates
         updates, of_server, absent = [*self._batches(rows)], 0, 0
-        updates += [([], UpdateAdsRequest(remove=removed))] if removed else []
+        updates += [([], wire.UpdateAdsRequest(remove=removed))] if removed else []
         for own, update in updates:
             update.wait_visible = wait and update is updates[-1][1]
             last = reply = self.client.update_next(update, self.timeout)
@@ -86,7 +81,7 @@ class AdsSender:
         return Sent(last.sequence, last.visible, put, gone, absent, tuple(refused))
 
     def _rows(
-        self, tables: Sequence[str], found: GetStatusResponse
+        self, tables: Sequence[str], found: wire.GetStatusResponse
     ) -> tuple[list[PutRow], list[str]]:
         if self.options.data is None:
             raise InputError(f"{tables[0]}: give --data FOLDER, which says what its columns mean")
@@ -102,12 +97,14 @@ class AdsSender:
         )
         return put_rows(plan_build(spec, lambda *_: None, self.notify))
 
-    def _batches(self, rows: Sequence[PutRow]) -> Iterator[tuple[list[PutRow], UpdateAdsRequest]]:
+    def _batches(
+        self, rows: Sequence[PutRow]
+    ) -> Iterator[tuple[list[PutRow], wire.UpdateAdsRequest]]:
         while rows:
             sizes = accumulate(len(row.text) for row in rows[: self.options.batch])
             count = max(1, sum(size <= _MOST_CHARACTERS for size in sizes))
             own, rows = [*rows[:count]], rows[count:]
-            yield own, UpdateAdsRequest(put=[row.text for row in own])
+            yield own, wire.UpdateAdsRequest(put=[row.text for row in own])
 
 
 class AdsFolderFollower(Follower):

@@ -63,6 +63,7 @@ class RequestFields(TypedDict, total=False):
     dense: Mapping[str, float | Iterable[float]]
     categorical: Mapping[str, int]
     bags: Mapping[str, Iterable[int]]
+    tokens: Mapping[str, Iterable[int]]
     sequences: Mapping[str, Events | Iterable[Sid | str]]
     max_ads: int
     profile: str
@@ -220,13 +221,14 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-FEATURES = ("dense", "categorical", "bags", "sequences")
+FEATURES = ("dense", "categorical", "bags", "sequences", "tokens")
 
 _JSON: Mapping[str, Callable[[Any], Any]] = {
     "user": _entries(_user),
     "dense": _entries(lambda value: {"values": _list(value)}),
     "categorical": _entries(lambda value: {"ids": _list(value)}),
     "bags": _entries(lambda value: {"ids": _list(value)}),
+    "tokens": _entries(lambda value: {"ids": _list(value)}),
     "sequences": _entries(_events),
     "exclude": _entries(lambda value: {"ids": _list(value)}),
     "exclude_ads": _list,

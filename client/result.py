@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 import numpy as np
 import numpy.typing as npt
 
+from grace.configs.arrays import AnyArray, Float32, Int64, UInt32
 from grace.proto import retrieval_pb2 as wire
 
 if TYPE_CHECKING:
@@ -40,9 +41,9 @@ _new_ad = cast(Callable[[tuple[int, float, Any, Any]], Ad], partial(tuple.__new_
 class Sids:
     """The SIDs that the model generated, best first; some may have no ad in the result."""
 
-    tokens: npt.NDArray[np.uint32]  # [sids, length]
-    scores: npt.NDArray[np.float32]  # [sids]: their log-probabilities
-    of_ads: npt.NDArray[np.uint32]  # [ads]: for each ad of the result, the SID that it comes from
+    tokens: UInt32  # [sids, length]
+    scores: Float32  # [sids]: their log-probabilities
+    of_ads: UInt32  # [ads]: for each ad of the result, the SID that it comes from
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -55,8 +56,8 @@ class Ads(Sequence[Ad]):
     NumPy users read `ad_ids` and `scores`.
     """
 
-    ad_ids: npt.NDArray[np.int64]
-    scores: npt.NDArray[np.float32]
+    ad_ids: Int64
+    scores: Float32
     _sids: Sids | None
     _ids: "DataIds | None"
 
@@ -147,6 +148,6 @@ def _sids(reply: wire.RetrieveResponse) -> Sids:
     return Sids(_frozen(tokens), _frozen(scores), _frozen(of_ads))
 
 
-def _frozen(values: npt.NDArray[np.generic]) -> npt.NDArray[Any]:
+def _frozen(values: npt.NDArray[np.generic]) -> AnyArray:
     values.flags.writeable = False
     return values

@@ -118,8 +118,6 @@ class _ServerBeganAgainError(Exception):
 
 
 class UpdatesFollower(Follower):
-    """Sends the updates of a file, in order."""
-
     def __init__(
         self, path: Path, client: AdminClient, timeout: float, show: Callable[[str, bool], None]
     ) -> None:

@@ -141,8 +141,6 @@ class EvaluationSpec(LogOptions):
 
 @dataclass(frozen=True, slots=True)
 class ImportSpec:
-    """An import of published Semantic IDs."""
-
     source: Annotated[Path, Argument("FILE.index.json.", "SIDS")]
     out: Annotated[Path, "The table of SIDs to write, Parquet."]
     sid_space: Annotated[str, "Name of the SID space, which must be the model's."]
@@ -161,8 +159,6 @@ class ImportSpec:
 
 @dataclass(frozen=True, slots=True)
 class CodebookSpec:
-    """A codebook to learn from vectors."""
-
     out: Annotated[Path | None, "Folder of the codebook."] = None
     levels: Annotated[int, Option("Tokens of a SID.", least=1, most=16)] = 4
     codes: Annotated[
@@ -218,3 +214,52 @@ class T5Layout:
     def offsets(self) -> tuple[int, ...]:
         """The token of value 0 at each position; by default, positions follow one another."""
         return self.token_offsets or tuple(accumulate(self.vocab_sizes[:-1], initial=1))
+
+
+Normalizer: TypeAlias = Literal["all", "level"]
+
+
+@dataclass(frozen=True, slots=True)
+class CausalLayout:
+    """Facts that a causal model's folder lacks: which tokens are SIDs, and what a prompt is."""
+
+    sid_space: Annotated[str, "Name of the SID space, which must be the snapshot's."]
+    sid_tokens: Annotated[
+        tuple[str, ...],
+        Option("Text of a position's tokens, with {} for the code; once for each.", "TEXT"),
+    ] = ()
+    offsets: Annotated[
+        tuple[int, ...] | None,
+        Option("Or the token of code 0 at each position.", commas="151669,159861,168053"),
+    ] = None
+    vocab_sizes: Annotated[
+        tuple[int, ...] | None,
+        Option(
+            "Codes per position. Default: as many as have tokens, without gaps.",
+            commas="8192,8192,8192",
+            least=1,
+        ),
+    ] = None
+    prompt: Annotated[
+        Path | None, "YAML of the section prompt. Default: the token that begins a text."
+    ] = None
+    history: Annotated[str | None, "Input with the history. Default: the prompt's, or clicks."] = (
+        None
+    )
+    max_history: Annotated[int, Option("Most events of it that the model reads.", least=1)] = 100
+    normalizer: Annotated[
+        Normalizer, "Tokens among which probabilities are: all, or those of the position's level."
+    ] = "all"
+
+    def __post_init__(self) -> None:
+        if bool(self.sid_tokens) == bool(self.offsets):
+            raise InputError("--sid-tokens: give either patterns or --offsets")
+        for pattern in self.sid_tokens:
+            if pattern.count("{}") != 1:
+                raise InputError(f"--sid-tokens {pattern}: must have {{}} once, for the code")
+        positions = len(self.sid_tokens or self.offsets or ())
+        if self.offsets and self.vocab_sizes is None:
+            raise InputError("--vocab-sizes: missing; --offsets needs the codes of each position")
+        if self.vocab_sizes is not None and len(self.vocab_sizes) != positions:
+            fault = f"{len(self.vocab_sizes)} sizes for {positions} positions; give one for each"
+            raise InputError(f"--vocab-sizes: {fault}")

@@ -6,16 +6,17 @@
 
 Fields may be str, int, float (also given as an integer), bool, Literal, Path, another frozen
 dataclass, `X | None`, tuple[X, ...], tuple[X, Y] and dict[str, X] (or Mapping). Of several
-dataclasses, the key `kind` chooses one, by the Literal that is its field `kind`.
-A field with a default may be absent. A ConfigError or ValueError from `__post_init__` gets the
-section's path.
+dataclasses, the key `kind` chooses one, by the Literal that is its field `kind`. Without kinds, the
+first whose `describes(values)` is true is chosen, or the last.
+A field with a default may be absent. In a dict, a field `name: str = KEY` is the section's key.
+A ConfigError or ValueError from `__post_init__` gets the section's path.
 """
 
 import math
 import re
 import types
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, field, fields, is_dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -24,6 +25,8 @@ from grace.configs.errors import ConfigError
 from grace.configs.options import declaration
 
 Values = TypeVar("Values")
+
+KEY: Any = field(metadata={"is_key": True})
 
 _SCALARS = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
 
@@ -74,22 +77,23 @@ def _numbers(place: str, value: Any) -> Iterator[tuple[str, float]]:
         yield place, value
 
 
-def _section(cls: type[Values], values: Any, path: str) -> Values:
+def _section(cls: type[Values], values: Any, path: str, key: str | None = None) -> Values:
     if not is_dataclass(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise TypeError(f"{cls.__name__}: a section is a frozen dataclass")
     if not isinstance(values, Mapping):
         raise _unexpected(path, "keys with values", values)
-    declared = {field.name: field for field in fields(cls) if field.init}
+    keys = [] if key is None else [each.name for each in fields(cls) if "is_key" in each.metadata]
+    declared = {each.name: each for each in fields(cls) if each.init and each.name not in keys}
     known = ", ".join(sorted(declared))
-    for key in values:
-        if key not in declared:
-            raise _fault(path, f"unknown key {key!r}; known: {known}")
+    for name in values:
+        if name not in declared:
+            raise _fault(path, f"unknown key {name!r}; known: {known}")
     hints = get_type_hints(cls)
-    arguments = {}
-    for name, field in declared.items():
+    arguments: dict[str, Any] = dict.fromkeys(keys, key)
+    for name, of in declared.items():
         if name in values:
             arguments[name] = _convert(hints[name], values[name], _joined(path, name))
-        elif field.default is MISSING and field.default_factory is MISSING:
+        elif of.default is MISSING and of.default_factory is MISSING:
             raise _fault(path, f"missing key {name!r}")
     try:
         return cls(**arguments)
@@ -99,7 +103,7 @@ def _section(cls: type[Values], values: Any, path: str) -> Values:
         raise ConfigError(located) from None
 
 
-def _convert(expected: Any, value: Any, path: str) -> Any:
+def _convert(expected: Any, value: Any, path: str, key: str | None = None) -> Any:
     origin = get_origin(expected)
     if expected in _SCALARS:
         return _scalar(expected, value, path)
@@ -113,7 +117,7 @@ def _convert(expected: Any, value: Any, path: str) -> Any:
         return _tuple(get_args(expected), value, path)
     if origin in (dict, Mapping):
         return _dict(get_args(expected), value, path)
-    return _section(expected, value, path)
+    return _section(expected, value, path, key)
 
 
 def _scalar(expected: type, value: Any, path: str) -> Any:
@@ -134,7 +138,11 @@ def _one_of(members: tuple[Any, ...], value: Any, path: str) -> Any:
     if len(others) == 1:
         return _convert(others[0], value, path)
     if not all(map(is_dataclass, others)):
-        raise TypeError(f"{path}: a section may hold `X | None`, or dataclasses with a `kind`")
+        raise TypeError(f"{path}: a section may hold `X | None`, or one of several dataclasses")
+    *described, last = others
+    if all(hasattr(member, "describes") for member in described):
+        found = next((member for member in described if member.describes(value)), last)
+        return _section(found, value, path)
     kinds = {get_args(get_type_hints(member)["kind"])[0]: member for member in others}
     kind = value.get("kind") if isinstance(value, Mapping) else None
     if kind not in list(kinds):
@@ -169,7 +177,7 @@ def _dict(members: tuple[Any, Any], value: Any, path: str) -> dict[str, Any]:
     for key in value:
         if not isinstance(key, str):
             raise _unexpected(path, "string keys", key)
-    return {key: _convert(item_type, item, _joined(path, key)) for key, item in value.items()}
+    return {key: _convert(item_type, item, _joined(path, key), key) for key, item in value.items()}
 
 
 def _joined(path: str, name: str) -> str:

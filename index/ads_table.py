@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grace.configs.arrays import Int32
 from grace.index.builder.arrange import only_used
 from grace.index.builder.rule_columns import RuleReader
 from grace.index.builder.rule_table import REFUSED, RuleTable
@@ -106,7 +106,7 @@ class RuledRows(NamedTuple):
     schema: TargetingSchema
     rules: TargetingRules
     set_values: tuple[InternedValues, ...]
-    rule_of: npt.NDArray[np.int32]
+    rule_of: Int32
 
 
 def _ruled(rows: Rows, schema: TargetingSchema) -> RuledRows:

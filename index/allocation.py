@@ -10,9 +10,10 @@ from time import sleep
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Allocate = Callable[[int], npt.NDArray[np.uint8]]
+from grace.configs.arrays import UInt8
+
+Allocate = Callable[[int], UInt8]
 """Allocates this many bytes: C-contiguous, aligned for any dtype, pinned if the caller wants."""
 
 _LEAST_MAPPED = 1 << 20
@@ -20,19 +21,19 @@ _FREED_AT_ONCE = 4 << 20
 _FREE_PAUSE_SECONDS = 0.0005
 
 
-def plain_memory(size: int) -> npt.NDArray[np.uint8]:
+def plain_memory(size: int) -> UInt8:
     """Pages are faulted in by the preadv that fills them; MAP_POPULATE beforehand is slower."""
     return np.empty(size, np.uint8)
 
 
-def mapped_memory(size: int) -> npt.NDArray[np.uint8]:
+def mapped_memory(size: int) -> UInt8:
     """Return memory that is freed in pieces, next to work that must not wait."""
     if size < _LEAST_MAPPED:
         return plain_memory(size)
     return np.frombuffer(_mapped(size), np.uint8)
 
 
-def reused_memory(size: int) -> npt.NDArray[np.uint8]:
+def reused_memory(size: int) -> UInt8:
     """Return memory that the process keeps once no array uses it. The next caller that needs about
     this size gets it.
 
@@ -44,7 +45,7 @@ def reused_memory(size: int) -> npt.NDArray[np.uint8]:
     memory = _taken(size)
     lent: Any = (c_ubyte * len(memory)).from_buffer(memory)
     weakref.finalize(lent, _KEPT.append, memory).atexit = False
-    whole: npt.NDArray[np.uint8] = np.frombuffer(lent, np.uint8)
+    whole: UInt8 = np.frombuffer(lent, np.uint8)
     return whole[:size]
 
 

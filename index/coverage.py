@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from grace.configs.arrays import Bools, Int32, Int64, Integers
 from grace.configs.errors import SnapshotError
-from grace.index.forms.component import Flags
 from grace.index.forms.components import components_of
 from grace.index.snapshot import Snapshot
 from grace.index.storage.array_file import read_rows
@@ -106,13 +105,13 @@ def coverage(snapshot: Snapshot) -> Coverage:
     """Look at each distinct rule once, and count its ads. The arrays may be maps of files."""
     rules = snapshot.rules
     ads_of_rule = _ads_of_rule(snapshot.ads.ad_rule, rules.num_rules + rules.num_alternatives)
-    has_rule: dict[str, Flags] = {}
+    has_rule: dict[str, Bools] = {}
     for number, component in enumerate(components_of(snapshot.schema)):
         for name, limited in component.limited(rules.parts[number]):
             rows = np.asarray(rules.rows[:, number])
             _require_below("rule_rows.npy", rows, len(limited))
             has_rule[name] = _with_alternatives(limited[rows], rules)
-    none: Flags = np.ones(len(ads_of_rule), np.bool_)
+    none: Bools = np.ones(len(ads_of_rule), np.bool_)
     properties = {each.name for each in snapshot.schema.properties}  # they limit nobody
     for name in has_rule.keys() - properties:
         none &= ~has_rule[name]
@@ -130,7 +129,7 @@ def coverage_of_version(root: Path, version: int) -> Coverage:
     return coverage(map_snapshot(root, version, lambda file: file.startswith(_READ_FILES)))
 
 
-def _with_alternatives(flags: Flags, rules: TargetingRules) -> Flags:
+def _with_alternatives(flags: Bools, rules: TargetingRules) -> Bools:
     """Add a flag for each alternative: whether any of its rules has the flag."""
     offsets, members = rules.alternatives
     if len(offsets) == 1:
@@ -140,7 +139,7 @@ def _with_alternatives(flags: Flags, rules: TargetingRules) -> Flags:
     return np.append(flags, np.logical_or.reduceat(flags[members], offsets[:-1]))
 
 
-def _ads_of_rule(ad_rule: npt.NDArray[np.int32], rules: int) -> npt.NDArray[np.int64]:
+def _ads_of_rule(ad_rule: Int32, rules: int) -> Int64:
     """Count in blocks of at least as many ads as there are rules, so that the time is linear."""
     counts = np.zeros(rules, np.int64)
     step = max(_BLOCK_ADS, rules)
@@ -151,6 +150,6 @@ def _ads_of_rule(ad_rule: npt.NDArray[np.int32], rules: int) -> npt.NDArray[np.i
     return counts
 
 
-def _require_below(file: str, ids: npt.NDArray[np.integer], limit: int) -> None:
+def _require_below(file: str, ids: Integers, limit: int) -> None:
     if len(ids) and not 0 <= ids.min() <= ids.max() < limit:
         raise SnapshotError(file, f"ids must be 0 to {limit - 1}")

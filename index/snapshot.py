@@ -9,10 +9,9 @@ import numpy as np
 
 from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import InputError
-from grace.index.entities import Entities
 from grace.index.matchers.exact_lists import ExactLists
 from grace.index.matchers.node_matchers import Matchers
-from grace.index.matching.ads import SidToAds
+from grace.index.matching.ads import Entities, SidToAds
 from grace.index.targeting.rules import TargetingRules
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie

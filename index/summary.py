@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.coverage import Coverage, coverage
-from grace.index.entities import Entities
 from grace.index.matchers.exact_lists import ExactLists
 from grace.index.matchers.node_matchers import NodeMatchers
+from grace.index.matching.ads import Entities
 from grace.index.snapshot import Snapshot, bytes_of
 from grace.index.storage.arrays import counts_of
 from grace.index.targeting.schema import TargetingSchema

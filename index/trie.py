@@ -11,6 +11,8 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
+from grace.configs.arrays import Int32, Int64, Integers, UInt16
+
 ROOT = 0
 NO_NODE = -1  # the node of a dead beam
 
@@ -20,8 +22,8 @@ class SidTrie:
     vocab_sizes: tuple[int, ...]
     level_counts: tuple[int, ...]  # nodes per level: 1, ..., number of SIDs
     # [internal nodes + 1], child entries of node i: node_offsets[i] .. [i + 1]
-    node_offsets: npt.NDArray[np.int32]
-    csr_tokens: npt.NDArray[np.uint16]  # [child entries]: strictly ascending within a node
+    node_offsets: Int32
+    csr_tokens: UInt16  # [child entries]: strictly ascending within a node
 
     @property
     def sid_length(self) -> int:
@@ -52,7 +54,7 @@ class SidTrie:
         """The child entries that lead to the nodes of a level, 1 .. sid_length."""
         return self.level_starts[level] - 1, self.level_starts[level + 1] - 1
 
-    def children(self, node: int) -> tuple[npt.NDArray[np.uint16], range]:
+    def children(self, node: int) -> tuple[UInt16, range]:
         """The tokens that continue a node's prefix, and the nodes they lead to."""
         begin, end = int(self.node_offsets[node]), int(self.node_offsets[node + 1])
         return self.csr_tokens[begin:end], range(begin + 1, end + 1)
@@ -75,7 +77,7 @@ class SidTrie:
             nodes.append(int(self._parents(nodes[-1] - 1)))
         return tuple(reversed(nodes))
 
-    def sids(self, leaves: npt.NDArray[np.integer]) -> npt.NDArray[np.uint16]:
+    def sids(self, leaves: Integers) -> UInt16:
         """The tokens of the given leaves, leaf numbers 0 .. num_leaves - 1.   [n] -> [n, L]"""
         tokens = np.empty((len(leaves), self.sid_length), np.uint16)
         entries = leaves.astype(np.int64) + (self.first_leaf - 1)
@@ -84,7 +86,7 @@ class SidTrie:
             entries = self._parents(entries) - 1
         return tokens
 
-    def _parents(self, entries: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    def _parents(self, entries: npt.ArrayLike) -> Int64:
         """The node of each child entry j: the last one whose children begin at or before j."""
         offsets = self.node_offsets
         # Of another type, they would make searchsorted convert the offsets of all nodes.

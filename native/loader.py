@@ -1,7 +1,10 @@
 """Opens the native library once and turns its functions into typed Python ones.
 
-    _build_trie = declare("grace_build_trie", array_in(np.uint16, 2), c_int64, array_out(np.int32))
+    _build_trie = declare("grace_build_trie(uint16[,], int64, out int32[])")
     _build_trie(tokens, len(tokens), node_offsets)     # raises NativeError on a failure
+
+Arguments are numbers, `pointer`, `text` (bytes), `texts`, and arrays, which must be C-contiguous
+and have this dtype and rank. An array that is written in place is `out`.
 
 The environment variables GRACE_NATIVE_LIBRARY and GRACE_CUDA_LIBRARY name another build of the same
 sources, as in `make sanitize`. Only this module reads them. Calls release the interpreter lock,
@@ -19,6 +22,12 @@ import numpy as np
 
 from grace.configs.errors import NativeError
 from grace.native.build import BUILD_DIR, CPU, CUDA, Target, source_digest
+
+_POINTERS: dict[str, Any] = {
+    "pointer": ctypes.c_void_p,
+    "text": ctypes.c_char_p,
+    "texts": ctypes.POINTER(ctypes.c_char_p),
+}
 
 
 def library_path(target: Target = CPU) -> Path:
@@ -67,9 +76,14 @@ def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
 
 
 def declare(
-    name: str, *argtypes: Any, library: Callable[[], ctypes.CDLL] = load_library
+    signature: str, *more: Any, library: Callable[[], ctypes.CDLL] = load_library
 ) -> Callable[..., None]:
-    """Return a native function that raises its error. Its library opens at the first call."""
+    """Return a native function that raises its error. Its library opens at the first call.
+
+    The types of further arguments may follow the signature.
+    """
+    name, _, arguments = signature.removesuffix(")").partition("(")
+    argtypes = (*map(_argument, filter(None, arguments.split(", "))), *more)
 
     @cache
     def bound(opened: ctypes.CDLL) -> Callable[..., int]:
@@ -90,6 +104,13 @@ def declare(
 
     call.__name__ = call.__qualname__ = name
     return call
+
+
+def _argument(stated: str) -> Any:
+    dtype, _, rank = stated.removeprefix("out ").partition("[")
+    if not rank:
+        return _POINTERS.get(dtype) or getattr(ctypes, f"c_{dtype}")
+    return _ArrayArgument(np.dtype(dtype), rank.count(",") + 1, written=stated.startswith("out "))
 
 
 declare_cuda = partial(declare, library=load_cuda_library)

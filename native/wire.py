@@ -4,18 +4,16 @@ native/include/grace/wire_fields.h has the table, with a row for each field and 
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from ctypes import CDLL, addressof, c_char_p, c_int64, c_void_p
+from ctypes import CDLL, addressof, c_char_p, c_int64
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from grace.configs.arrays import Int64
 from grace.configs.errors import RequestError
-from grace.native.loader import array_out, declare, load_library, load_library_with_lock
-
-_Integers = npt.NDArray[np.int64]
+from grace.native.loader import declare, load_library, load_library_with_lock
 
 BatchReport = tuple[tuple[RequestError | None, ...], tuple[tuple[str, ...], ...]]
 """The fault of each request, and its names that are not declared, sorted."""
@@ -69,7 +67,7 @@ class Head:
         """Return how many integers the lists of a map have together."""
         return int(self._pair(path)[1])
 
-    def integers(self, path: str) -> _Integers:
+    def integers(self, path: str) -> Int64:
         count = self.number(path)
         if not count:
             return _NONE
@@ -85,7 +83,7 @@ class Head:
             self._reader.texts(*self._place(path), count, spans)
         return tuple(message[begin : begin + size] for begin, size in spans.tolist())
 
-    def lists(self, path: str) -> dict[str, _Integers]:
+    def lists(self, path: str) -> dict[str, Int64]:
         """Return the list of each name of a map, in the order of names."""
         names, count = self._pair(path)
         if not names:
@@ -107,7 +105,7 @@ class Head:
         self._reader.opaque(*self._place(path), len(found), found)
         return found.tobytes()
 
-    def _names(self, path: str, found: _Integers) -> list[tuple[str, int]]:
+    def _names(self, path: str, found: Int64) -> list[tuple[str, int]]:
         entries, count = self._pair(path)
         names, message = np.empty((entries, 3), np.int64), self._message
         self._reader.map(*self._place(path), entries, count, names, found)
@@ -125,15 +123,14 @@ class WireReader:
     """Reads messages with or without the interpreter's lock."""
 
     def __init__(self, library: Callable[[], CDLL]) -> None:
-        def of_message(name: str, *more: Any) -> Callable[..., None]:
-            return declare(name, c_char_p, c_int64, c_int64, *more, library=library)
+        def of_message(name: str, more: str) -> Callable[..., None]:
+            return declare(f"{name}(text, int64, int64, {more})", library=library)
 
-        ids = array_out(np.int64)
-        self._read = of_message("grace_wire_read", c_void_p, c_int64, c_void_p, c_void_p)
-        self.integers = of_message("grace_wire_integers", c_int64, ids)
-        self.texts = of_message("grace_wire_texts", c_int64, array_out(np.int64, 2))
-        self.map = of_message("grace_wire_map", c_int64, c_int64, array_out(np.int64, 2), ids)
-        self.opaque = of_message("grace_wire_opaque", c_int64, array_out(np.uint8))
+        self._read = of_message("grace_wire_read", "pointer, int64, pointer, pointer")
+        self.integers = of_message("grace_wire_integers", "int64, out int64[]")
+        self.texts = of_message("grace_wire_texts", "int64, out int64[,]")
+        self.map = of_message("grace_wire_map", "int64, int64, out int64[,], out int64[]")
+        self.opaque = of_message("grace_wire_opaque", "int64, out uint8[]")
 
     def read(
         self, root: str, message: bytes, limits: Any = None, sid_length: int = 1
@@ -229,7 +226,7 @@ def read_batch(
 
 
 def _unknown_names(
-    messages: Sequence[bytes], unknown: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+    messages: Sequence[bytes], unknown: Int64, ends: Int64
 ) -> tuple[tuple[str, ...], ...]:
     names = []
     begin = 0

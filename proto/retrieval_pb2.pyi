@@ -98,7 +98,7 @@ class Filter(_message.Message):
     def __init__(self, any_of: _Optional[_Iterable[str]] = ..., none_of: _Optional[_Iterable[str]] = ..., unknown: _Optional[_Union[Filter.Unknown, str]] = ...) -> None: ...
 
 class Features(_message.Message):
-    __slots__ = ("dense", "categorical", "bags", "sequences")
+    __slots__ = ("dense", "categorical", "bags", "sequences", "tokens")
     class DenseEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -127,15 +127,24 @@ class Features(_message.Message):
         key: str
         value: Events
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Events, _Mapping]] = ...) -> None: ...
+    class TokensEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Ids
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Ids, _Mapping]] = ...) -> None: ...
     DENSE_FIELD_NUMBER: _ClassVar[int]
     CATEGORICAL_FIELD_NUMBER: _ClassVar[int]
     BAGS_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
     dense: _containers.MessageMap[str, Numbers]
     categorical: _containers.MessageMap[str, Ids]
     bags: _containers.MessageMap[str, Ids]
     sequences: _containers.MessageMap[str, Events]
-    def __init__(self, dense: _Optional[_Mapping[str, Numbers]] = ..., categorical: _Optional[_Mapping[str, Ids]] = ..., bags: _Optional[_Mapping[str, Ids]] = ..., sequences: _Optional[_Mapping[str, Events]] = ...) -> None: ...
+    tokens: _containers.MessageMap[str, Ids]
+    def __init__(self, dense: _Optional[_Mapping[str, Numbers]] = ..., categorical: _Optional[_Mapping[str, Ids]] = ..., bags: _Optional[_Mapping[str, Ids]] = ..., sequences: _Optional[_Mapping[str, Events]] = ..., tokens: _Optional[_Mapping[str, Ids]] = ...) -> None: ...
 
 class Numbers(_message.Message):
     __slots__ = ("values",)

@@ -106,7 +106,7 @@ class AdUpdates:
         self._state = UpdateState()
         folder = state_dir / FOLDER
         try:
-            self._log = UpdateLog(folder, self._replay)
+            self._log = UpdateLog(folder, lambda message: self._state.apply(read_kept(message)))
         except OSError as error:
             fault = f"{error.strerror}; name a local folder that the server may write to"
             raise ConfigError(f"state_dir: {folder}: {fault}") from None
@@ -218,9 +218,6 @@ class AdUpdates:
         with self._publishing:
             stopped = self._state.stopped.get(level, IdMap(np.False_))
             return stopped.sorted_ids(after, most), self._state.sequence
-
-    def _replay(self, message: bytes) -> None:
-        self._state.apply(read_kept(message))
 
     def _run(self) -> None:
         group: list[Waiting] = []

@@ -51,8 +51,6 @@ MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.001, 10.0
 
 
 class ServiceError(Exception):
-    """One call's failure."""
-
     def __init__(
         self,
         reason: str,
@@ -90,6 +88,18 @@ expired = partial(
     "the request waited until its deadline, or until too little time was left for an answer; allow "
     "more time, or try again later",
 )
+displaced = partial(
+    ServiceError,
+    "displaced",
+    "a request of NORMAL priority, or of a connection with fewer waiting requests, took the place "
+    "of this one; try again later",
+)
+overloaded = partial(
+    ServiceError,
+    "overloaded",
+    "the queue has been longer than batching.target_queue_ms for too long; try again after "
+    "grpc-retry-pushback-ms",
+)
 
 
 def malformed(message: str) -> ServiceError:
@@ -113,22 +123,6 @@ def queue_full(places: int, retry_seconds: float) -> ServiceError:
     """Return the refusal; in `retry_seconds` all waiting requests will have been answered."""
     text = f"{places} requests wait, and no more may (batching.max_waiting); try again later"
     return ServiceError("queue_full", text, retry_seconds=retry_seconds)
-
-
-def displaced(retry_seconds: float) -> ServiceError:
-    text = (
-        "a request of NORMAL priority, or of a connection with fewer waiting requests, took the "
-        "place of this one; try again later"
-    )
-    return ServiceError("displaced", text, retry_seconds=retry_seconds)
-
-
-def overloaded(retry_seconds: float) -> ServiceError:
-    text = (
-        "the queue has been longer than batching.target_queue_ms for too long; try again after "
-        "grpc-retry-pushback-ms"
-    )
-    return ServiceError("overloaded", text, retry_seconds=retry_seconds)
 
 
 def unmeetable(left: float, needed: float) -> ServiceError:

@@ -30,6 +30,7 @@ import uvloop
 from grace.configs.errors import GraceError
 from grace.configs.serving import ServingConfig
 from grace.kernels import device_named, load_ops
+from grace.server import start_up
 from grace.server.ad_updates import AdUpdates
 from grace.server.engine.serving_pair import ServingPair, engine_settings
 from grace.server.messages import Retrieval
@@ -46,12 +47,6 @@ from grace.server.scheduling.streams import streams_for
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.stages import STAGES, Stages
 from grace.server.stages.warm_up import warm_up_requests
-from grace.server.start_up import (
-    require_descriptors,
-    require_guarded_admin,
-    start_fault,
-    too_little_memory,
-)
 from grace.server.threads import DaemonThread, name_this_thread
 from grace.server.transport.admin import Admin
 from grace.server.transport.certificates import WatchedCredentials
@@ -79,8 +74,8 @@ def serve(
     torch.set_num_threads(config.threads.torch)
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     try:
-        require_guarded_admin(config)
-        require_descriptors(config.limits.connections)
+        start_up.require_guarded_admin(config)
+        start_up.require_descriptors(config.limits.connections)
         device = device_named(config.device)
         load_ops(device)
         engine_settings(config, device)
@@ -96,9 +91,9 @@ def serve(
 
             runner.run(run())
     except (GraceError, OSError) as error:
-        fault = start_fault(error, config, source)
+        fault = start_up.start_fault(error, config, source)
     except (MemoryError, RuntimeError) as error:  # a thread that cannot start is the latter
-        shortage = too_little_memory(error, config)
+        shortage = start_up.too_little_memory(error, config)
         if shortage is None:
             raise
         fault = f"{source}: {shortage}" if source else str(shortage)

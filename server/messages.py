@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Literal, TypeAlias, get_args
 
-import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
+from grace.configs.arrays import Int64
 from grace.configs.generation import BeamProfile
 from grace.index.matching.exact import MatchCounts
 from grace.index.users.user_rows import UserRows
@@ -47,8 +46,8 @@ class Retrieval:
     max_ads: int
     profile: str  # one of the configuration's
     priority: Priority
-    exclude_ads: npt.NDArray[np.int64]
-    exclude: Mapping[str, npt.NDArray[np.int64]]  # by names of entities, known or not
+    exclude_ads: Int64
+    exclude: Mapping[str, Int64]  # by names of entities, known or not
     at_most: Mapping[str, int]
     include_sids: bool
     strict: bool = False

@@ -21,8 +21,6 @@ MOST_PART_BYTES = MOST_ROW_BYTES + 4 * MOST_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """The reply to an update."""
-
     sequence: int  # of the last update in force
     # whether this update changed the state: not if its number was in force before, or if parts of
     # it are missing
@@ -34,8 +32,6 @@ class Updated:
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """An update whose caller waits."""
-
     message: bytes
     arrived: float
     done: "Future[Updated]" = field(default_factory=Future)

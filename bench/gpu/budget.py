@@ -280,7 +280,7 @@ def _rates(work: Workload, precision: Precision) -> _Rates:
     out = torch.empty_like(x)
     run: Callable[[], object] = partial(torch.mm, x, weight.t(), out=out)
     if precision == "fp8":
-        by = RoundedWeight.of(weight, reads_ordered=False)
+        by = RoundedWeight.of(weight, reads="plain")
         run = partial(work.rounded.product, to_e4m3(x), by, out)
     product = sustained(run, device, seconds, warm_up_seconds=_POWER_SECONDS)
     expected = x[:64].float() @ weight.float().t()

@@ -1,11 +1,15 @@
 """The server that loads are measured on: the tiny catalogue and a tiny model.
 
     python -m grace.bench.load.tiny_server --rate 100 200 --out build/load
+    python -m grace.bench.load.tiny_server --model bench/load/qwen3-0.6b.yaml --device cuda:0 \\
+      --precision fp8 --in-flight 1
 
 starts it, and loads it as `grace.bench.load` does, with all options but --address and --data. The
-model is as small as possible, so that a load measures the service rather than the model.
+model is as small as possible, so that a load measures the service rather than the model. --model
+gives another one, and its beams.
 """
 
+import argparse
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,24 +46,36 @@ class TinyServerFiles:
         )
 
 
-def write_tiny_server_files(folder: Path) -> TinyServerFiles:
+def write_tiny_server_files(folder: Path, model: Path = TINY) -> TinyServerFiles:
     catalogue, snapshots, checkpoint = (
         folder / name for name in ("catalogue", "snapshots", "checkpoint")
     )
     write_folder(preset_spec("tiny", seed=SEED), catalogue)
     spec = BuildSpec(read_data_folder(catalogue), snapshots)
     build(spec, lambda step, done, total: None)
-    write_random(load_model_config(TINY).model, checkpoint, SEED, torch.float32)
+    dtype = torch.float32 if model == TINY else torch.bfloat16
+    write_random(load_model_config(model).model, checkpoint, SEED, dtype)
     return TinyServerFiles(folder, snapshots, checkpoint, catalogue / "requests.jsonl")
 
 
 def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--model", type=Path, default=TINY)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", default="auto")
+    own, others = parser.parse_known_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        files = write_tiny_server_files(Path(folder))
-        with RunningServer(files.write_config("serve.yaml"), files.folder / "server.log") as server:
-            print(f"a server of the tiny catalogue listens at {server.address}")
+        files = write_tiny_server_files(Path(folder), own.model)
+        config = write_server_config(
+            *(files.folder / "serve.yaml", files.snapshots, files.checkpoint, own.model),
+            warm_up=str(files.requests),
+            device=own.device,
+            precision=own.precision,
+        )
+        with RunningServer(config, files.folder / "server.log") as server:
+            print(f"a server of the tiny catalogue listens at {server.address}", flush=True)
             address = ("--address", server.address, "--data", str(files.requests))
-            return load([*address, *arguments])
+            return load([*address, *others])
 
 
 if __name__ == "__main__":

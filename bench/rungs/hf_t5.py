@@ -16,7 +16,7 @@ from transformers import GenerationConfig, T5Config, T5ForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
 from grace.index.trie import SidTrie
-from grace.model.definition.spec import DecoderSpec
+from grace.model.definition.t5_spec import DecoderSpec
 
 AllowedTokens = Callable[[int, Tensor], list[int]]
 """Takes a request's number and the tokens of one of its beams, the start token first."""

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from grace.configs.arrays import Int32, Int64, UInt16
 from grace.index.builder.batches import AdColumns
 from grace.index.builder.collect import CollectedAds
 from grace.index.builder.sorting import first_use, group_by_entity, order_by_id, order_by_sid
-from grace.index.entities import NO_ENTITY, Entities
-from grace.index.matching.ads import SidToAds
+from grace.index.matching.ads import NO_ENTITY, Entities, SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts, require_ids
 from grace.index.storage.array_file import read_rows
 from grace.index.targeting.rules import (
@@ -73,7 +72,7 @@ def taken_apart(
     return CollectedAds(columns, rules, tuple(values.strings for values in snapshot.set_values))
 
 
-def ids_of_ads(entities: Entities, begin: int = 0, end: int | None = None) -> npt.NDArray[np.int64]:
+def ids_of_ads(entities: Entities, begin: int = 0, end: int | None = None) -> Int64:
     """Return the entity of ordinals begin .. end - 1, NO_ENTITY for an ad that has none."""
     places = read_rows(entities.of_ad, begin, len(entities.of_ad) if end is None else end)
     has = places != NO_ENTITY
@@ -82,9 +81,7 @@ def ids_of_ads(entities: Entities, begin: int = 0, end: int | None = None) -> np
     return ids
 
 
-def _trie(
-    tokens: npt.NDArray[np.uint16], vocab_sizes: tuple[int, ...]
-) -> tuple[SidTrie, npt.NDArray[np.int64]]:
+def _trie(tokens: UInt16, vocab_sizes: tuple[int, ...]) -> tuple[SidTrie, Int64]:
     """Return the trie of ads in SID order, and where the ads of each leaf begin."""
     ads, length = tokens.shape
     begins = np.zeros(ads, np.bool_)  # by ad: whether a node of this level begins with it
@@ -105,8 +102,8 @@ def _trie(
 
 
 def only_used(
-    old: TargetingRules, set_values: Sequence[Sequence[str]], rule_of: npt.NDArray[np.int32]
-) -> tuple[npt.NDArray[np.int32], TargetingRules, tuple[InternedValues, ...]]:
+    old: TargetingRules, set_values: Sequence[Sequence[str]], rule_of: Int32
+) -> tuple[Int32, TargetingRules, tuple[InternedValues, ...]]:
     """Number by first use what these ads use; return their new numbers, the rules and values."""
     is_plain = rule_of < old.num_rules
     members = rule_of if is_plain.all() else old.members(rule_of).values
@@ -166,9 +163,7 @@ def _with_sorted_groups(column: Column) -> Column:
     return column._replace(lists=take_lists(column.lists, order))
 
 
-def _sorted_within(
-    values: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int32]:
+def _sorted_within(values: Int32, offsets: Int64) -> Int32:
     group = np.repeat(np.arange(len(offsets) - 1, dtype=np.int64), np.diff(offsets))
     keys = (group << 32) | values
     keys.sort()

@@ -3,16 +3,17 @@
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from grace.configs.arrays import AnyArray, Float32, Int32, Int64, UInt16
 from grace.configs.errors import InputError
 from grace.index.builder.item_sids import ItemSids
 from grace.index.builder.rule_columns import RuleColumns, RuleReader
 from grace.index.builder.source import ENTITY_MAP, AdsSource
-from grace.index.entities import NO_ENTITY
+from grace.index.matching.ads import NO_ENTITY
 from grace.index.tables.item_numbers import IdMap
 from grace.index.tables.rows import UNKNOWN, Rows, read_rows
 from grace.index.targeting.schema import TargetingSchema
@@ -26,11 +27,11 @@ _ENTITY_NUMBERED = f"; {ENTITY_MAP}"
 
 
 class AdColumns(NamedTuple):
-    ad_ids: npt.NDArray[np.int64]  # [ads]
-    tokens: npt.NDArray[np.uint16]  # [ads, L]
-    weights: npt.NDArray[np.float32]  # [ads]
-    rule_of: npt.NDArray[np.int32]  # [ads]
-    entity_ids: npt.NDArray[np.int64]  # [ads, entities], NO_ENTITY where the ad belongs to none
+    ad_ids: Int64  # [ads]
+    tokens: UInt16  # [ads, L]
+    weights: Float32  # [ads]
+    rule_of: Int32  # [ads]
+    entity_ids: Int64  # [ads, entities], NO_ENTITY where the ad belongs to none
 
     @staticmethod
     def empty(ads: int, sid_length: int, entities: int) -> "AdColumns":
@@ -47,7 +48,7 @@ class AdColumns(NamedTuple):
 
     def put(self, begin: int, ads: "AdColumns") -> int:
         """Put the ads at `begin`, and return where they end."""
-        end, own = begin + len(ads.ad_ids), cast(Sequence[npt.NDArray[Any]], self)
+        end, own = begin + len(ads.ad_ids), cast(Sequence[AnyArray], self)
         for column, values in zip(own, ads, strict=True):
             column[begin:end] = values
         return end
@@ -122,7 +123,7 @@ class BatchReader:
         if len(sids.tokens):
             columns.tokens[:] = sids.tokens[np.maximum(places, 0)]
 
-    def _ids(self, rows: Rows, name: str, null: str | None, remedy: str) -> npt.NDArray[np.int64]:
+    def _ids(self, rows: Rows, name: str, null: str | None, remedy: str) -> Int64:
         ids = rows.ids(name, self._reading.names.get(name), null=null, remedy=remedy)
         unknown = (ids == UNKNOWN) & ~rows.refused()
         for row in np.flatnonzero(unknown)[:1].tolist():

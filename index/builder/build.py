@@ -13,8 +13,8 @@ from shutil import rmtree
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from grace.configs.arrays import Int64
 from grace.index.builder.arrange import arrange
 from grace.index.builder.collect import CollectedAds, Collector, find_repeated
 from grace.index.builder.plan import BuildPlan, BuildSpec, plan_build
@@ -136,7 +136,7 @@ class _ShardedBuild:
         plain = replace(reading, names={}, sids=None)
         return TaskInputs(spec, plain, self.scratch, self.sharding.run_rows)
 
-    def _collect(self, inputs: TaskInputs) -> tuple[list[Run], npt.NDArray[np.int64]]:
+    def _collect(self, inputs: TaskInputs) -> tuple[list[Run], Int64]:
         plan = self.plan
         first_rows = np.cumsum([0, *(file.rows for file in plan.source.files)]).tolist()
         files = [

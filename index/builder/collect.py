@@ -8,14 +8,14 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from grace.configs.arrays import Bools, Int32, Int64
 from grace.index.builder.batches import AdColumns, AdsBatch, AdsReading, BatchReader
 from grace.index.builder.rule_table import FAULTS, REFUSED, RuleTable
 from grace.index.builder.sorting import order_by_id
 from grace.index.builder.source import AdsSource
-from grace.index.entities import NO_ENTITY
 from grace.index.forms.component import BAD_VALUE, Codes
+from grace.index.matching.ads import NO_ENTITY
 from grace.index.progress import Advance
 from grace.index.rejects import Reject
 from grace.index.targeting.rules import TargetingRules, span_places
@@ -32,12 +32,11 @@ class CollectedAds:
     def __len__(self) -> int:
         return len(self.columns.ad_ids)
 
-    def where(self, kept: npt.NDArray[np.bool_]) -> "CollectedAds":
+    def where(self, kept: Bools) -> "CollectedAds":
         """Return the ads where `kept`, with the rules of all."""
         return self if kept.all() else replace(self, columns=self.columns.where(kept))
 
-    def without(self, ad_ids: npt.NDArray[np.int64]) -> "CollectedAds":
-        """Leave out the ads of these ids."""
+    def without(self, ad_ids: Int64) -> "CollectedAds":
         return self.where(~np.isin(self.columns.ad_ids, ad_ids))
 
 
@@ -45,9 +44,9 @@ class CollectedAds:
 class SortedIds:
     """The ids of all rows, ascending. Refused rows count: no copy of a repeated id is built."""
 
-    ids: npt.NDArray[np.int64]  # [n]
-    rows: npt.NDArray[np.int32]  # [n] of the whole table
-    refused: npt.NDArray[np.bool_]  # [n]
+    ids: Int64  # [n]
+    rows: Int32  # [n] of the whole table
+    refused: Bools  # [n]
 
 
 @dataclass(slots=True)
@@ -127,9 +126,7 @@ def _bad_value(values: Sequence[str | None], codes: Codes) -> tuple[str | None, 
     raise AssertionError("native code refused a good value")
 
 
-def find_repeated(
-    parts: Sequence[SortedIds],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+def find_repeated(parts: Sequence[SortedIds]) -> tuple[Int64, Int32]:
     """Return the ids and rows of ads that only their repeated id refuses.
 
     Keeping one copy would depend on the input's order.

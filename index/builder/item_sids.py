@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grace.configs.arrays import Int64, UInt16
 from grace.configs.errors import InputError
 from grace.index.builder.report import Steps
 from grace.index.builder.source import AdsSource
@@ -35,10 +35,10 @@ _BATCH_ROWS = 1 << 18
 class ItemSids:
     """The SIDs of items.   numbers int64 [items], ascending; tokens uint16 [items, L]"""
 
-    numbers: npt.NDArray[np.int64]
-    tokens: npt.NDArray[np.uint16]
+    numbers: Int64
+    tokens: UInt16
 
-    def places(self, ad_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def places(self, ad_ids: Int64) -> Int64:
         """Return the place of each ad among the items, -1 for an ad without a SID."""
         if len(self.numbers) == 0:
             return np.full(len(ad_ids), -1)

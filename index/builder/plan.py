@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from grace.configs.arrays import Int32, Int64
 from grace.configs.errors import InputError, SnapshotError
 from grace.configs.machine import available_cores
 from grace.configs.options import BuildOptions
 from grace.configs.strict_json import shown
+from grace.index import storage
 from grace.index.builder.batches import BATCH_ROWS, AdsReading
 from grace.index.builder.item_sids import sids_of_items, why_no_sid
 from grace.index.builder.numbering import RootMaps, number_ids
@@ -23,13 +24,6 @@ from grace.index.coverage import CoverageChange, coverage, coverage_of_version
 from grace.index.progress import Notify, Progress
 from grace.index.rejects import Fault, Reject, RejectLog
 from grace.index.snapshot import MAX_VERSION, Snapshot, SnapshotFacts, require_sids
-from grace.index.storage import (
-    current_version,
-    next_version,
-    publish,
-    readable_current,
-    write_snapshot,
-)
 from grace.index.tables.data_folder import DataFolder
 from grace.index.tables.item_numbers import IdMap
 from grace.index.tables.roles import both_names
@@ -91,9 +85,7 @@ class BuildPlan:
         rows = self.spec.batch_rows
         return AdsReading(self.schema, sizes, names, sids, why_no_sid(data), rows)
 
-    def refuse_repeated(
-        self, ids: npt.NDArray[np.int64], rows: npt.NDArray[np.int32]
-    ) -> npt.NDArray[np.int64]:
+    def refuse_repeated(self, ids: Int64, rows: Int32) -> Int64:
         """Log the ads that only their repeated id refuses, by row; return their ids, ascending."""
         order = np.argsort(rows)
         ids, rows = ids[order], rows[order]
@@ -159,7 +151,7 @@ class BuildPlan:
         return BuildReport(
             version=int(path.name),
             path=path.absolute(),
-            published=readable_current(path.parent) == int(path.name),
+            published=storage.readable_current(path.parent) == int(path.name),
             sid_space=snapshot.facts.sid_space,
             ads=snapshot.ads.num_ads,
             sids=snapshot.trie.num_leaves,
@@ -181,7 +173,7 @@ class BuildPlan:
         """Compare the coverage with that of the current version, if it can be read."""
         spec, after = self.spec, coverage(snapshot)
         try:
-            current = current_version(spec.root) if spec.root.is_dir() else None
+            current = storage.current_version(spec.root) if spec.root.is_dir() else None
             before = None if current is None else coverage_of_version(spec.root, current)
         except (InputError, SnapshotError) as error:
             self.notify(f"coverage is compared with no version: {error}")
@@ -191,7 +183,7 @@ class BuildPlan:
     def _write_and_publish(self, snapshot: Snapshot, may_publish: bool) -> tuple[Path, Path | None]:
         """Return the version's folder, and the list of its rejects if it has any."""
         spec = self.spec
-        path = write_snapshot(snapshot, spec.root, self.notify)
+        path = storage.write_snapshot(snapshot, spec.root, self.notify)
         # The list of an earlier build that ended: this version has replaced its table.
         (spec.root / ENDED_REJECTS).unlink(missing_ok=True)
         rejects = self.log.write(spec.root / f"{path.name}.rejects.jsonl")
@@ -199,7 +191,7 @@ class BuildPlan:
             self.root_maps.write()
         if may_publish:
             # Builds may overlap: one that began earlier must not undo a later one's publication.
-            publish(spec.root, int(path.name), only_forward=True, on_wait=self.notify)
+            storage.publish(spec.root, int(path.name), only_forward=True, on_wait=self.notify)
         return path, rejects
 
 
@@ -218,7 +210,7 @@ def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan
     sid_space, vocab_sizes = _sid_space_and_vocabulary(spec, tables)
     if not 0 <= spec.updates_watermark <= MAX_VERSION:
         raise InputError(f"updates watermark {spec.updates_watermark}: must be 0 to 2^64 - 1")
-    facts = SnapshotFacts(next_version(spec.root), "", sid_space, 0, spec.updates_watermark)
+    facts = SnapshotFacts(storage.next_version(spec.root), "", sid_space, 0, spec.updates_watermark)
     log = RejectLog(spec.max_rejects, spec.root / ENDED_REJECTS)
     levels = {name: name for name in schema.entities if name not in spec.without}
     kept = RootMaps(spec.root / ID_MAPS, {"ad": "ad_id", **levels})

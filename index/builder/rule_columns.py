@@ -11,9 +11,9 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from grace.configs.arrays import Bools, Int32, Int64
 from grace.index.forms.component import BAD_VALUE, Codes, ListColumn
 from grace.index.forms.components import components_of
 from grace.index.forms.interval import number_column
@@ -26,15 +26,12 @@ from grace.index.targeting.expressions import ExpressionError, clauses_of
 from grace.index.targeting.rules import Groups, Lists, gather_spans, span_places
 from grace.index.targeting.schema import CLAUSES, EXPRESSION, TargetingSchema
 
-Int64 = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
-
 _NONE = -1
 _MOST_KEPT = 1 << 16  # expressions whose clauses are kept
 _BOTH = "is in the ad's own columns and in a clause; leave one of them out"
 
 
-def codes_of(values: pa.Array, codes: Codes) -> npt.NDArray[np.int32]:
+def codes_of(values: pa.Array, codes: Codes) -> Int32:
     """Return the code of each text, BAD_VALUE for a null. It looks up each distinct text once."""
     indices, distinct = coded(values)
     of_distinct = np.array([*map(codes.__getitem__, distinct), BAD_VALUE], np.int32)
@@ -78,9 +75,9 @@ _READERS: Mapping[str, tuple[Role, Callable[[Rows, str, Any], ListColumn]]] = {
 """The role and the reader of a column, by the ending of its name after the schema's name."""
 
 
-def says(schema: TargetingSchema, column: str, cells: ListColumn) -> Mask:
+def says(schema: TargetingSchema, column: str, cells: ListColumn) -> Bools:
     """Return which cells are rules: in some columns, an empty list is no rule."""
-    found: Mask = cells.valid == 1
+    found: Bools = cells.valid == 1
     ending, properties = column.removeprefix(schema.name_of[column]), schema.properties
     if ending in ("_exclude", "_all") or column in {each.name for each in properties}:
         found = found & (np.diff(cells.offsets) > 0)
@@ -259,11 +256,11 @@ class RuleReader:
         )
 
 
-def _says(column: ListColumn | None, places: Int64) -> Mask:
+def _says(column: ListColumn | None, places: Int64) -> Bools:
     """Return whether the column has a cell that is not null at each place; it has none at -1."""
     if column is None:
         return np.zeros(len(places), np.bool_)
-    found: Mask = np.append(column.valid == 1, False)[places]
+    found: Bools = np.append(column.valid == 1, False)[places]
     return found
 
 

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 
+from grace.configs.arrays import Int32, Int64
 from grace.index.builder.rule_columns import RuleColumns
 from grace.index.forms.component import ListColumn
 from grace.index.forms.components import components_of
 from grace.index.targeting.rules import Lists, TargetingRules
 from grace.index.targeting.schema import TargetingSchema
-from grace.native.loader import array_in, array_out, declare
+from grace.native.loader import declare
 
 REFUSED = -2  # the rule of an ad that is not built
 
@@ -27,23 +27,12 @@ FAULTS = {
 
 BLOCK_BITS = 1 << 27  # of the rules that are encoded again at a time, each bit as a byte
 
-_new = declare("grace_rules_new", ctypes.c_void_p)
-_free = declare("grace_rules_free", ctypes.c_void_p)
-_add = declare(
-    "grace_rules_add",
-    *(ctypes.c_void_p, ctypes.c_int64, array_in(np.uintp, 2), ctypes.c_int32),
-    *(array_out(np.int32), array_out(np.int32, 2)),
-)
-_sizes = declare("grace_rules_sizes", ctypes.c_void_p, array_out(np.int64, 2))
-_join = declare(
-    "grace_rules_join",
-    *(ctypes.c_void_p, ctypes.c_int64, array_in(np.int64), array_in(np.int32)),
-    array_out(np.int32),
-)
-_take = declare(
-    "grace_rules_take",
-    *(ctypes.c_void_p, ctypes.c_int64, array_out(np.int64), array_out(np.int32)),
-)
+_new = declare("grace_rules_new(pointer)")
+_free = declare("grace_rules_free(pointer)")
+_add = declare("grace_rules_add(pointer, int64, uintp[,], int32, out int32[], out int32[,])")
+_sizes = declare("grace_rules_sizes(pointer, out int64[,])")
+_join = declare("grace_rules_join(pointer, int64, int64[], int32[], out int32[])")
+_take = declare("grace_rules_take(pointer, int64, out int64[], out int32[])")
 
 
 # The arrays have the layout of the structs in native/src/rules.cpp.
@@ -64,9 +53,7 @@ class RuleTable:
         _free(self._handle)
         self._handle = ctypes.c_void_p()
 
-    def add(
-        self, rules: RuleColumns, rule_of: npt.NDArray[np.int32]
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    def add(self, rules: RuleColumns, rule_of: Int32) -> tuple[Int32, Int32]:
         """Return each ad's rule, or a number that `take` replaces, and faults as `add_rows` does.
 
         rule_of  int32 [ads]: REFUSED for ads to skip. An ad is refused if one of its clauses is
@@ -75,9 +62,7 @@ class RuleTable:
         faults = self.add_rows(rules.columns, of_rows)
         return (of_rows if rules.offsets is None else self.join(rules.offsets, of_rows)), faults
 
-    def add_rows(
-        self, columns: Sequence[ListColumn | None], rule_of: npt.NDArray[np.int32]
-    ) -> npt.NDArray[np.int32]:
+    def add_rows(self, columns: Sequence[ListColumn | None], rule_of: Int32) -> Int32:
         """Give each row its rule, except rows that are REFUSED on entry.
 
         columns  of the schema's `rule_columns`; None if the table lacks the column
@@ -91,17 +76,13 @@ class RuleTable:
         _add(self._handle, len(rule_of), addresses.reshape(-1, 3), self._threads, rule_of, faults)
         return faults
 
-    def join(
-        self, offsets: npt.NDArray[np.int64], rule_of: npt.NDArray[np.int32]
-    ) -> npt.NDArray[np.int32]:
+    def join(self, offsets: Int64, rule_of: Int32) -> Int32:
         """Return a rule for each ad, whose clauses have rules offsets[i] .. offsets[i + 1]."""
         joined = np.empty(len(offsets) - 1, np.int32)
         _join(self._handle, len(joined), offsets, rule_of, joined)
         return joined
 
-    def add_again(
-        self, rules: TargetingRules
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    def add_again(self, rules: TargetingRules) -> tuple[Int32, Int32]:
         """Add rules of a table with the same value ids. Return their numbers here, and faults."""
         rule_of, faults = np.zeros(rules.num_rules, np.int32), []
         size = max(1, BLOCK_BITS // (64 * self._words))
@@ -114,7 +95,7 @@ class RuleTable:
         joined = self.join(offsets, rule_of[members])
         return np.append(rule_of, joined), np.concatenate(faults)
 
-    def take(self, rule_of: npt.NDArray[np.int32]) -> tuple[TargetingRules, npt.NDArray[np.int32]]:
+    def take(self, rule_of: Int32) -> tuple[TargetingRules, Int32]:
         """Return all rules in order of arrival, and the numbers that these ads' rules now have."""
         sizes = np.zeros((2 + len(self._components), 2), np.int64)
         _sizes(self._handle, sizes)

@@ -1,38 +1,30 @@
 """Orders of ads, their groups by entity, numbers by first use, and spans of jagged arrays."""
 
-from ctypes import c_int32, c_int64
-
 import numpy as np
-import numpy.typing as npt
 
-from grace.index.entities import NO_ENTITY, Entities
-from grace.native.loader import array_in, array_out, declare
+from grace.configs.arrays import Int32, Int64, UInt16
+from grace.index.matching.ads import NO_ENTITY, Entities
+from grace.native.loader import declare
 
-_order_by_id = declare(
-    "grace_order_by_id", c_int64, array_in(np.int64), c_int32, array_out(np.int32)
-)
-_order_by_sid = declare(
-    "grace_order_by_sid", c_int64, array_in(np.uint16, 2), c_int32, c_int32, array_out(np.int32)
-)
+_order_by_id = declare("grace_order_by_id(int64, int64[], int32, out int32[])")
+_order_by_sid = declare("grace_order_by_sid(int64, uint16[,], int32, int32, out int32[])")
 
 
-def order_by_id(ad_ids: npt.NDArray[np.int64], threads: int) -> npt.NDArray[np.int32]:
+def order_by_id(ad_ids: Int64, threads: int) -> Int32:
     """Return the rows in ascending order of id.   int64 [n] -> int32 [n]"""
     order = np.empty(len(ad_ids), np.int32)
     _order_by_id(len(ad_ids), ad_ids, threads, order)
     return order
 
 
-def order_by_sid(
-    tokens: npt.NDArray[np.uint16], order: npt.NDArray[np.int32], threads: int
-) -> npt.NDArray[np.int32]:
+def order_by_sid(tokens: UInt16, order: Int32, threads: int) -> Int32:
     """Return the rows of `order`, stably reordered by SID.   uint16 [n, L], int32 [n] -> [n]"""
     by_sid = order.copy()
     _order_by_sid(len(tokens), tokens, tokens.shape[1], threads, by_sid)
     return by_sid
 
 
-def group_by_entity(name: str, ids: npt.NDArray[np.int64], threads: int) -> Entities:
+def group_by_entity(name: str, ids: Int64, threads: int) -> Entities:
     """Group the ads by entity.   ids int64 [ads] by ordinal, NO_ENTITY for none"""
     members = np.flatnonzero(ids != NO_ENTITY).astype(np.int32)
     ads = members[order_by_id(ids[members], threads)]
@@ -46,9 +38,7 @@ def group_by_entity(name: str, ids: npt.NDArray[np.int64], threads: int) -> Enti
     return Entities(name, in_order[firsts], of_ad, offsets, ads)
 
 
-def first_use(
-    uses: npt.NDArray[np.int32], num_ids: int
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+def first_use(uses: Int32, num_ids: int) -> tuple[Int32, Int32]:
     """Number the ids in `uses`, all in 0 .. num_ids - 1, in the order of their first use.
 
     Return the new id of each old one, -1 where it is unused, and the old id of each new one.

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from grace.configs.arrays import AnyArray, Int64
 from grace.configs.eligibility import Eligibility, MatcherMode
 from grace.index.allocation import Allocate, plain_memory
 from grace.index.builder.arrange import only_used
@@ -18,12 +19,11 @@ from grace.index.builder.collect import CollectedAds
 from grace.index.builder.sorting import order_by_id, order_by_sid
 from grace.index.changes.change import Changes
 from grace.index.changes.places import edited_trie, first_with, places_of_ads
-from grace.index.changes.rows import Array, Edit, Editor, Int64, Regrouped, bisected, regrouped
+from grace.index.changes.rows import Edit, Editor, Regrouped, bisected, regrouped
 from grace.index.changes.ruling import Ruled, with_rules_of
-from grace.index.entities import NO_ENTITY, Entities
 from grace.index.matchers.derive import derive
 from grace.index.matchers.exact_lists import ExactLists, postings, rules_of_leaves
-from grace.index.matching.ads import SidToAds
+from grace.index.matching.ads import NO_ENTITY, Entities, SidToAds
 from grace.index.snapshot import Snapshot, require_ids
 from grace.index.targeting.rules import gather_spans
 from grace.index.updates.id_map import distinct
@@ -91,7 +91,7 @@ def _in_order(snapshot: Snapshot, puts: CollectedAds | None, threads: int) -> Co
     return replace(puts, columns=given.where(order))
 
 
-def _lookup(editor: Editor, old: SidToAds, of_ads: Edit, ad_ids: Int64) -> Array:
+def _lookup(editor: Editor, old: SidToAds, of_ads: Edit, ad_ids: Int64) -> AnyArray:
     """Return the ordinals in ascending order of ad id. `ad_ids` are those of the new ads."""
 
     def places(ids: Int64) -> Int64:

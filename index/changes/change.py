@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from grace.configs.arrays import Int64
 from grace.index.builder.batches import AdsReading
 from grace.index.builder.collect import CollectedAds, Collector, find_repeated
 from grace.index.builder.rule_columns import columns_stated
@@ -35,7 +35,7 @@ class Changes:
     """
 
     puts: CollectedAds | None = None
-    removed: Sequence[int] | npt.NDArray[np.int64] = ()
+    removed: Sequence[int] | Int64 = ()
     rule_columns: tuple[str, ...] = ()  # those in which some put ad has a rule, as in SnapshotFacts
 
 

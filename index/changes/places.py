@@ -3,26 +3,14 @@
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from grace.index.changes.rows import (
-    Edit,
-    Editor,
-    Found,
-    Int64,
-    Mask,
-    Regrouped,
-    bisected,
-    regrouped,
-)
+from grace.configs.arrays import Bools, Int64, Integers, UInt16
+from grace.index.changes.rows import Edit, Editor, Found, Regrouped, bisected, regrouped
 from grace.index.snapshot import Snapshot, require_ids
 from grace.index.trie import SidTrie
 
-Array = npt.NDArray[np.integer]
-Tokens = npt.NDArray[np.uint16]
 
-
-def first_with(tokens: Tokens) -> Mask:
+def first_with(tokens: UInt16) -> Bools:
     """Return at each level whether a SID is the first with its prefix. SIDs ascend.   [L + 1, n]"""
     first = np.zeros((tokens.shape[1] + 1, len(tokens)), np.bool_)
     first[:, :1] = True
@@ -30,7 +18,7 @@ def first_with(tokens: Tokens) -> Mask:
     return first
 
 
-def places_of_ads(snapshot: Snapshot, tokens: Tokens, ad_ids: Int64) -> list[Found]:
+def places_of_ads(snapshot: Snapshot, tokens: UInt16, ad_ids: Int64) -> list[Found]:
     """Find the nodes of each level, the leaf and the ordinal of ads, which are in this order.
 
     Or return where they belong. A prefix below an absent node belongs where the children of that
@@ -47,20 +35,25 @@ def places_of_ads(snapshot: Snapshot, tokens: Tokens, ad_ids: Int64) -> list[Fou
     return [*places, leaves, _within(ads.ad_offsets, leaves, ads.ad_ids, ad_ids)]
 
 
-def _within(offsets: Array, groups: Found, keys: Array, wanted: Array) -> Found:
+def _within(offsets: Integers, groups: Found, keys: Integers, wanted: Integers) -> Found:
     begins, ends = offsets[groups.at], offsets[groups.at + groups.there]
     return bisected(lambda places: keys[places], begins, ends, wanted)
 
 
 def edited_trie(
-    editor: Editor, trie: SidTrie, tokens: Tokens, first: Mask, levels: Sequence[Found], gone: Int64
+    editor: Editor,
+    trie: SidTrie,
+    tokens: UInt16,
+    first: Bools,
+    levels: Sequence[Found],
+    gone: Int64,
 ) -> SidTrie:
     """Add the SIDs of put ads, and remove the leaves that have lost all ads.
 
     first, levels  what `first_with` and `places_of_ads` return
     """
     removed, counts = gone + trie.first_leaf, [*trie.level_counts]
-    entries: list[tuple[Int64, Int64, Tokens]] = []
+    entries: list[tuple[Int64, Int64, UInt16]] = []
     nodes: list[Regrouped] = []
     for level in range(trie.sid_length, 0, -1):
         new = first[level] & ~levels[level].there

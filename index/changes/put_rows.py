@@ -14,7 +14,7 @@ import pyarrow as pa
 from grace.index.builder.batches import AdsBatch, BatchReader
 from grace.index.builder.plan import BuildPlan
 from grace.index.builder.rule_columns import clause_rows, role_of
-from grace.index.entities import NO_ENTITY
+from grace.index.matching.ads import NO_ENTITY
 from grace.index.rejects import Fault, Reject, in_words, row_in_words
 from grace.index.tables import roles
 from grace.index.tables.cells import ListParts, list_parts, texts

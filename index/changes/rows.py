@@ -1,42 +1,30 @@
 """Edits of large arrays: some rows go, some join, all others keep their order."""
 
 from collections.abc import Callable, Sequence
-from ctypes import c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from grace.configs.arrays import AnyArray, Bools, Int32, Int64
 from grace.index.allocation import Allocate, plain_memory
 from grace.index.forms.lists import group_column
 from grace.index.targeting.rules import Column, Groups, Lists, places_of, rows_in
 from grace.index.updates.id_map import distinct
-from grace.native.loader import array_in, array_out, declare
-
-Array = npt.NDArray[Any]
-Int64 = npt.NDArray[np.int64]
-Ids = npt.NDArray[np.int32]
-Mask = npt.NDArray[np.bool_]
+from grace.native.loader import declare
 
 NO_ROWS = np.empty(0, np.int64)
 _MOST_ROWS = 1 << 18  # of a run, so that all threads have work
 
-_RUNS = (c_int64, array_in(np.int64, 2))
 _move_rows = declare(
-    "grace_move_rows",
-    *(*_RUNS, c_void_p, c_int64, array_in(np.uint8), c_int32, array_out(np.uint8)),
+    "grace_move_rows(int64, int64[,], pointer, int64, uint8[], int32, out uint8[])"
 )
 _move_ids = declare(
-    "grace_move_ids", *(*_RUNS, c_int64, *_RUNS, array_in(np.int32), c_int32, array_out(np.int32))
+    "grace_move_ids(int64, int64[,], int64, int64, int64[,], int32[], int32, out int32[])"
 )
-_find_rows = declare(
-    "grace_find_rows",
-    *(c_int64, c_int64, array_in(np.uintp, 2), c_int64, array_in(np.uintp, 2)),
-    *(c_int32, array_out(np.int64)),
-)
+_find_rows = declare("grace_find_rows(int64, int64, uintp[,], int64, uintp[,], int32, out int64[])")
 
 
 @dataclass(frozen=True)
@@ -59,7 +47,7 @@ class Edit:
         """The numbers of the new rows afterwards."""
         return self.at - np.searchsorted(self.removed, self.at) + np.arange(len(self.at))
 
-    def moved(self, rows: Array) -> Array:
+    def moved(self, rows: AnyArray) -> AnyArray:
         """Return the numbers afterwards of rows that stay. A row below 0 keeps its number."""
         found = rows - np.searchsorted(self.removed, rows) + np.searchsorted(self.at, rows, "right")
         return found.astype(rows.dtype)
@@ -84,12 +72,12 @@ class Editor:
     threads: int
     allocate: Allocate = plain_memory
 
-    def rows(self, array: Array, edit: Edit, new: Array) -> Array:
+    def rows(self, array: AnyArray, edit: Edit, new: AnyArray) -> AnyArray:
         found = self._moved(array, edit, edit.rows)
         found[edit.places] = new
         return found
 
-    def ids(self, array: Ids, edit: Edit, new: Array, ids: Edit) -> Ids:
+    def ids(self, array: Int32, edit: Edit, new: AnyArray, ids: Edit) -> Int32:
         """Return ids, of which `ids` moves those that stay."""
         found = self.allocate(4 * edit.rows).view(np.int32)
         moves = ids.size, ids.runs.shape[1], ids.runs
@@ -97,7 +85,7 @@ class Editor:
         found[edit.places] = new
         return found
 
-    def offsets(self, offsets: Array, edit: Edit, sizes: Int64) -> Array:
+    def offsets(self, offsets: AnyArray, edit: Edit, sizes: Int64) -> AnyArray:
         """Return the offsets of groups after an edit of the groups. New ones have these sizes."""
         begins, ends = (offsets[edit.removed + end].astype(np.int64) for end in (0, 1))
         lost, won = (np.append(0, np.cumsum(each)) for each in (ends - begins, sizes))
@@ -109,7 +97,9 @@ class Editor:
         found[-1] = offsets[-1] + won[-1] - lost[-1]
         return found
 
-    def _moved(self, array: Array, edit: Edit, rows: int, shifts: Int64 | None = None) -> Array:
+    def _moved(
+        self, array: AnyArray, edit: Edit, rows: int, shifts: Int64 | None = None
+    ) -> AnyArray:
         """Return an array of this many rows, of which only those that stay are written."""
         shape, runs = (rows, *array.shape[1:]), edit.runs
         memory = self.allocate(array.itemsize * prod(shape))
@@ -120,8 +110,8 @@ class Editor:
         return memory.view(array.dtype).reshape(shape)
 
     def lists(
-        self, lists: tuple[Array, Array], edit: Edit, new: tuple[Array, Array]
-    ) -> tuple[Array, Array]:
+        self, lists: tuple[AnyArray, AnyArray], edit: Edit, new: tuple[AnyArray, AnyArray]
+    ) -> tuple[AnyArray, AnyArray]:
         """Return lists, each as offsets and values, after an edit of the lists."""
         (offsets, values), sizes = lists, np.diff(new[0])
         at = np.repeat(offsets[edit.at], sizes).astype(np.int64)
@@ -129,7 +119,6 @@ class Editor:
         return self.offsets(offsets, edit, sizes), self.rows(values, members, new[1])
 
     def appended(self, column: Any, more: Any) -> Any:
-        """Return the rows of both columns."""
         end = Edit.appending(rows_in(column), rows_in(more))
         if isinstance(column, Lists):
             return Lists(*self.lists(column, end, more))
@@ -154,7 +143,7 @@ class Editor:
         return found
 
 
-def _numbers(column: Column) -> tuple[Array, Array, int]:
+def _numbers(column: Column) -> tuple[AnyArray, AnyArray, int]:
     """Return the numbers of a column as C++ reads them: between offsets, or as many in each row."""
     if isinstance(column, Groups):
         grouped = group_column(column)
@@ -168,10 +157,12 @@ class Found(NamedTuple):
     """Where wanted keys are, or where they belong, and whether they are there."""
 
     at: Int64
-    there: Mask
+    there: Bools
 
 
-def bisected(key: Callable[[Int64], Array], begins: Array, ends: Array, wanted: Array) -> Found:
+def bisected(
+    key: Callable[[Int64], AnyArray], begins: AnyArray, ends: AnyArray, wanted: AnyArray
+) -> Found:
     """Search each span of places, in which keys ascend, for the wanted key of the span."""
     first, after = begins.astype(np.int64), ends.astype(np.int64)
     while len(left := np.flatnonzero(first < after)):
@@ -194,7 +185,7 @@ class Regrouped:
 
 
 def regrouped(
-    offsets: Array, removed: Int64, joining: Found, first: Mask, *, stays: bool = False
+    offsets: AnyArray, removed: Int64, joining: Found, first: Bools, *, stays: bool = False
 ) -> Regrouped:
     """Remove members, and add one to each group of `joining`, in the groups' order.
 

@@ -11,11 +11,11 @@ from operator import is_
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from grace.configs.arrays import Int32, Int64
 from grace.index.builder.arrange import only_used
 from grace.index.builder.collect import CollectedAds
-from grace.index.changes.rows import NO_ROWS, Edit, Editor, Int64
+from grace.index.changes.rows import NO_ROWS, Edit, Editor
 from grace.index.snapshot import Snapshot, require_ids
 from grace.index.targeting.rules import Column, Lists, TargetingRules, rows_in, take, with_ids
 from grace.index.users.values import InternedValues
@@ -25,7 +25,7 @@ from grace.index.users.values import InternedValues
 class Ruled:
     rules: TargetingRules
     set_values: tuple[InternedValues, ...]
-    rule_of: npt.NDArray[np.int32]  # int32 [put ads]
+    rule_of: Int32  # [put ads]
     numbers: Edit  # the edit of the numbers of rules and alternatives
 
 
@@ -63,7 +63,7 @@ def with_rules_of(editor: Editor, snapshot: Snapshot, puts: CollectedAds) -> Rul
 
 def _with_values(
     editor: Editor, old: InternedValues, own: InternedValues
-) -> tuple[InternedValues, npt.NDArray[np.int32] | None, npt.NDArray[np.int32]]:
+) -> tuple[InternedValues, Int32 | None, Int32]:
     """Return the values of both, and the ids there of the old ones and of the own ones.
 
     No ids of the old ones if they do not change.

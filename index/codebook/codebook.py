@@ -11,15 +11,15 @@ that can be best within their rounding errors, and float64 decides if there are 
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+
+from grace.configs.arrays import Bools, Float32, Float64, Int64, UInt16
 
 _BLOCK = 1 << 19  # scores at a time: they stay in the cache of a core
 _ROUNDING = 2.0**-23
 _PAIRS = 1 << 22  # numbers of a float64 comparison at a time
 
-Vectors = npt.NDArray[np.float32]
-Tokens = npt.NDArray[np.uint16]
-Codes = npt.NDArray[np.int64]
+Vectors = Float32
+Tokens = UInt16
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Codebook:
         return np.stack(tokens, axis=1).astype(np.uint16), tuple(errors)
 
 
-def codes_of(vectors: Vectors, level: Level) -> Codes:
+def codes_of(vectors: Vectors, level: Level) -> Int64:
     """Return the code of each vector.   float32 [n, dims] -> int64 [n]"""
     halves = (np.square(level.centres, dtype=np.float64).sum(axis=1) + level.prices) / 2
     rows = max(1, _BLOCK // len(level.centres))
@@ -55,11 +55,11 @@ def codes_of(vectors: Vectors, level: Level) -> Codes:
     return codes
 
 
-def _codes(vectors: Vectors, level: Level, halves: npt.NDArray[np.float64]) -> Codes:
+def _codes(vectors: Vectors, level: Level, halves: Float64) -> Int64:
     """Compare halves of |x - c|^2 + price - |x|^2.   halves float64 [codes]"""
     scores = vectors @ level.centres.T
     np.subtract(halves.astype(np.float32), scores, out=scores)
-    codes: Codes = scores.argmin(axis=1)
+    codes: Int64 = scores.argmin(axis=1)
     rows = np.arange(len(scores))
     best = scores[rows, codes]
     longest = np.sqrt(np.square(level.centres, dtype=np.float64).sum(axis=1).max())
@@ -74,11 +74,11 @@ def _codes(vectors: Vectors, level: Level, halves: npt.NDArray[np.float64]) -> C
     return codes
 
 
-def _decided(vectors: Vectors, level: Level, near: npt.NDArray[np.bool_]) -> Codes:
+def _decided(vectors: Vectors, level: Level, near: Bools) -> Int64:
     """Return the best code of each row among its near ones, by plain sums in float64."""
     row, code = near.nonzero()
     costs = np.full(near.shape, np.inf)
     apart = vectors[row].astype(np.float64) - level.centres[code]
     costs[row, code] = np.square(apart).sum(axis=1) + level.prices[code]
-    codes: Codes = costs.argmin(axis=1)
+    codes: Int64 = costs.argmin(axis=1)
     return codes

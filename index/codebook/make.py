@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from grace.configs.arrays import Float64
 from grace.configs.errors import InputError
 from grace.configs.options import CodebookSpec
 from grace.index.codebook.codebook import Codebook, Tokens, Vectors
@@ -99,7 +99,7 @@ class Sample:
     def __init__(self, size: int, seed: int) -> None:
         self._size = size
         self._rng = np.random.default_rng(seed)
-        self._keys: list[npt.NDArray[np.float64]] = []
+        self._keys: list[Float64] = []
         self._rows: list[Vectors] = []
 
     def add(self, vectors: Vectors) -> None:

@@ -7,21 +7,19 @@ C++: native/src/forms/bits.cpp.
 """
 
 from collections.abc import Iterator, Sequence
-from ctypes import c_char_p, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import c_char_p, c_void_p
 from dataclasses import dataclass
 from itertools import compress
 from typing import ClassVar, Generic, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from grace.configs.arrays import Shape
+from grace.configs.arrays import Bools, Int32, Int64, Integers, Shape, UInt64
 from grace.index.forms.component import (
     BAD_VALUE,
     MOST_SHOWN,
     Array,
     Component,
-    Flags,
     ListColumn,
     Reason,
     some,
@@ -29,15 +27,14 @@ from grace.index.forms.component import (
 )
 from grace.index.targeting.rules import NumberRows, Rows
 from grace.index.targeting.schema import CLOCKS, Attribute, TargetingSchema
-from grace.native.loader import array_in, declare
+from grace.native.loader import declare
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
-_add_to_matcher = declare("grace_exact_add_bits", c_uint64, c_int32, array_in(np.uint64, 2))
-_add_to_rules = declare("grace_rules_add_bits", c_void_p, c_int32, array_in(np.int32, 2), c_int32)
+_add_to_matcher = declare("grace_exact_add_bits(uint64, int32, uint64[,])")
+_add_to_rules = declare("grace_rules_add_bits(pointer, int32, int32[,], int32)")
 _add_to_users = declare(
-    "grace_users_add_bits",
-    *(c_uint64, c_int64, c_int64, c_void_p, array_in(np.int64), array_in(np.int64)),
-    *(array_in(np.int64), array_in(np.int64), array_in(np.uint8)),
+    "grace_users_add_bits("
+    "uint64, int64, int64, pointer, int64[], int64[], int64[], int64[], uint8[])"
 )
 
 
@@ -80,10 +77,10 @@ class BitsComponent(Component):
         attributes = np.array(bits, np.int32).reshape(-1, 3)
         _add_to_rules(table, self.schema.words, attributes, len(bits))
 
-    def rows_of(self, offsets: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> NumberRows:
+    def rows_of(self, offsets: Int64, words: Int32) -> NumberRows:
         return NumberRows(words.view(np.uint64).reshape(len(offsets) - 1, self.schema.words))
 
-    def columns_of(self, rows: NumberRows, chosen: npt.NDArray[np.integer]) -> Iterator[ListColumn]:
+    def columns_of(self, rows: NumberRows, chosen: Integers) -> Iterator[ListColumn]:
         """Rows with the bit of `other` exclude the values without one; others include values."""
         words = np.ascontiguousarray(rows.table[chosen], "<u8")
         table = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little").view(np.bool_)
@@ -95,7 +92,7 @@ class BitsComponent(Component):
                 codes = np.nonzero(listed)[1].astype(np.int32)
                 yield ListColumn(offsets, valid.astype(np.uint8), codes)
 
-    def limited(self, rows: NumberRows) -> Iterator[tuple[str, Flags]]:
+    def limited(self, rows: NumberRows) -> Iterator[tuple[str, Bools]]:
         """An ad without a rule allows all values and `other`; a rule always rules something out."""
         for attribute, first_bit in self.schema.places:
             bits = ((1 << attribute.bits) - 1) << first_bit
@@ -145,9 +142,7 @@ def clock_value(clock: str, at: int, utc_offset_minutes: int) -> int:
     return hours % 168 if clock == "hour_of_week" else hours // 24 % 7
 
 
-def _allowed(
-    attribute: Attribute, first: int, row: npt.NDArray[np.uint64]
-) -> tuple[list[str], bool]:
+def _allowed(attribute: Attribute, first: int, row: UInt64) -> tuple[list[str], bool]:
     """Return the listed values that a bitmask row allows, and whether it allows `other`."""
     places = range(first, first + attribute.bits)
     *allowed, other = (bool(int(row[bit >> 6]) >> (bit & 63) & 1) for bit in places)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from grace.configs.arrays import Bools, Int32, Int64, Integers, UInt8
 from grace.index.targeting.rules import Rows
 from grace.index.users.values import InternedValues
 from grace.proto.retrieval_pb2 import RetrieveRequest
@@ -19,8 +19,6 @@ MOST_SHOWN = 5
 
 Array = TypeVar("Array")
 """What a batch asks is in arrays of numpy, or in tensors: a NamedTuple of either."""
-
-Flags = npt.NDArray[np.bool_]
 
 BAD_VALUE = -1  # the code of a value that no rule may name
 
@@ -44,9 +42,9 @@ class ListColumn:
     in it; for a column of numbers the two halves of a float64.
     """
 
-    offsets: npt.NDArray[np.int64]  # [rows + 1]
-    valid: npt.NDArray[np.uint8]  # [rows]
-    codes: npt.NDArray[np.int32]  # [...]
+    offsets: Int64  # [rows + 1]
+    valid: UInt8  # [rows]
+    codes: Int32  # [...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +99,13 @@ class Component(Protocol):
     def add_to_rules(self, table: c_void_p) -> None:
         """Add the encoding of an ad's columns to a native table of rules."""
 
-    def rows_of(self, offsets: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> Any:
+    def rows_of(self, offsets: Int64, words: Int32) -> Any:
         """Return the rows of words that C++ encoded: row i is words[offsets[i] : offsets[i + 1]]"""
 
-    def columns_of(self, rows: Any, chosen: npt.NDArray[np.integer]) -> Iterator[ListColumn]:
+    def columns_of(self, rows: Any, chosen: Integers) -> Iterator[ListColumn]:
         """Yield the columns of ads that have these rows: encoding them gives the same rows."""
 
-    def limited(self, rows: Any) -> Iterator[tuple[str, Flags]]:
+    def limited(self, rows: Any) -> Iterator[tuple[str, Bools]]:
         """Yield each name, and which rows rule some user out by it. Rows may be maps of files."""
 
     def add_to_matcher(self, matcher: int, rows: Any) -> None:
@@ -139,8 +137,6 @@ class Component(Protocol):
 
 
 class TargetComponent(Component):
-    """A component of a single target of the schema."""
-
     target: Any
 
     @property

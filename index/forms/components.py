@@ -3,9 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from grace.configs.arrays import Int32
 from grace.index.forms.bits import BitsComponent
 from grace.index.forms.component import Component, Reason, ValuedRows, some
 from grace.index.forms.interval import IntervalComponent
@@ -19,7 +17,7 @@ from grace.proto.retrieval_pb2 import RetrieveRequest
 
 class Part(NamedTuple):
     component: Component
-    ids: npt.NDArray[np.int32]
+    ids: Int32
     rows: Any
 
 

@@ -5,24 +5,23 @@ and passes a row if its number is within. C++: native/src/forms/interval.cpp.
 """
 
 from collections.abc import Iterator, Sequence
-from ctypes import c_char_p, c_int32, c_uint64, c_void_p
+from ctypes import c_void_p
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Generic, NamedTuple
+from typing import ClassVar, Generic, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from grace.configs.arrays import Shape
-from grace.index.forms.component import Array, Flags, ListColumn, Reason, TargetComponent
+from grace.configs.arrays import AnyArray, Bools, Float64, Int32, Int64, Integers, Shape
+from grace.index.forms.component import Array, ListColumn, Reason, TargetComponent
 from grace.index.targeting.rules import NumberRows, Rows
 from grace.index.targeting.schema import Flight, Range
-from grace.native.loader import array_in, declare
+from grace.native.loader import declare
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
-_add_to_matcher = declare("grace_exact_add_interval", c_uint64, array_in(np.float64, 2), c_int32)
-_add_to_rules = declare("grace_rules_add_interval", c_void_p, c_int32)
-_add_to_users = declare("grace_users_add_interval", c_uint64, c_char_p, c_int32)
+_add_to_matcher = declare("grace_exact_add_interval(uint64, float64[,], int32)")
+_add_to_rules = declare("grace_rules_add_interval(pointer, int32)")
+_add_to_users = declare("grace_users_add_interval(uint64, text, int32)")
 
 
 class AskedNumber(NamedTuple, Generic[Array]):
@@ -52,15 +51,15 @@ class IntervalComponent(TargetComponent):
     def add_to_rules(self, table: c_void_p) -> None:
         _add_to_rules(table, self.missing_passes)
 
-    def rows_of(self, offsets: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> NumberRows:
+    def rows_of(self, offsets: Int64, words: Int32) -> NumberRows:
         return NumberRows(words.view(np.float64).reshape(len(offsets) - 1, 2))
 
-    def columns_of(self, rows: NumberRows, chosen: npt.NDArray[np.integer]) -> Iterator[ListColumn]:
+    def columns_of(self, rows: NumberRows, chosen: Integers) -> Iterator[ListColumn]:
         low, high = rows.table[chosen].T
         for numbers in (low, np.where(low > high, -0.0, high)):  # as index/targeting/leaves.py
             yield number_column(numbers, np.isfinite(numbers))
 
-    def limited(self, rows: NumberRows) -> Iterator[tuple[str, Flags]]:
+    def limited(self, rows: NumberRows) -> Iterator[tuple[str, Bools]]:
         yield self.target.name, np.isfinite(np.asarray(rows.table)).any(axis=1)
 
     def add_to_matcher(self, matcher: int, rows: NumberRows) -> None:
@@ -72,7 +71,7 @@ class IntervalComponent(TargetComponent):
     def shapes(self, size: int, most: int) -> AskedNumber[Shape]:  # noqa: ARG002
         return AskedNumber((np.float64, (size,)))
 
-    def narrows(self, asked: AskedNumber[npt.NDArray[Any]]) -> bool:
+    def narrows(self, asked: AskedNumber[AnyArray]) -> bool:
         return not (self.missing_passes and np.isnan(asked.number).all())
 
     def explain(self, rows: NumberRows, row: int, request: RetrieveRequest) -> list[Reason]:
@@ -94,7 +93,7 @@ class IntervalComponent(TargetComponent):
         return [Reason(name, passes, f"in [{shown[0]}..{shown[1]}]", user, user)]
 
 
-def number_column(numbers: npt.NDArray[np.float64], valid: npt.NDArray[np.bool_]) -> ListColumn:
+def number_column(numbers: Float64, valid: Bools) -> ListColumn:
     """Return a column of numbers as native code reads it."""
     offsets = np.arange(0, 2 * len(numbers) + 2, 2, dtype=np.int64)
     words = np.ascontiguousarray(numbers, np.float64).view(np.int32)

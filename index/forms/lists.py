@@ -6,18 +6,16 @@ one of each group, and none of the excluded ones. C++: native/src/forms/lists.cp
 """
 
 from collections.abc import Iterator, Sequence
-from ctypes import c_char_p, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import c_void_p
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple
+from typing import ClassVar, Generic, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from grace.configs.arrays import Shape, rounded_room
+from grace.configs.arrays import AnyArray, Bools, Int32, Int64, Integers, Shape, rounded_room
 from grace.index.forms.component import (
     BAD_VALUE,
     Array,
-    Flags,
     ListColumn,
     Reason,
     TargetComponent,
@@ -36,20 +34,17 @@ from grace.index.targeting.rules import (
 )
 from grace.index.targeting.schema import RESERVED_VALUE, TargetingSchema, TargetSet
 from grace.index.users.values import InternedValues
-from grace.native.loader import array_in, declare
+from grace.native.loader import declare
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
-LISTS = (array_in(np.int64), array_in(np.int32))
 _add_to_matcher = declare(
-    "grace_exact_add_lists",
-    *(c_uint64, c_int64, c_int64, *LISTS, *LISTS, array_in(np.int64), *LISTS),
+    "grace_exact_add_lists("
+    "uint64, int64, int64, int64[], int32[], int64[], int32[], int64[], int64[], int32[])"
 )
 
-_add_to_rules = declare("grace_rules_add_lists", c_void_p)
+_add_to_rules = declare("grace_rules_add_lists(pointer)")
 _add_to_users = declare(
-    "grace_users_add_lists",
-    *(c_uint64, c_char_p, c_int64, array_in(np.int64), array_in(np.uint8)),
-    *(array_in(np.uint64), c_int64, c_int32),
+    "grace_users_add_lists(uint64, text, int64, int64[], uint8[], uint64[], int64, int32)"
 )
 
 
@@ -101,7 +96,7 @@ class ListsComponent(ValuedComponent):
     def add_to_rules(self, table: c_void_p) -> None:
         _add_to_rules(table)
 
-    def rows_of(self, offsets: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> SetRules:
+    def rows_of(self, offsets: Int64, words: Int32) -> SetRules:
         """Read rows: three sizes each, then what is included, what is excluded, and the groups."""
         begins = offsets[:-1] + 3
         included, excluded, groups = words[offsets[:-1, None] + np.arange(3)].T.astype(np.int64)
@@ -113,13 +108,13 @@ class ListsComponent(ValuedComponent):
             Groups(np.append(0, np.cumsum(groups)), _groups_in(grouped, int(groups.sum()))),
         )
 
-    def columns_of(self, rows: SetRules, chosen: npt.NDArray[np.integer]) -> Iterator[ListColumn]:
+    def columns_of(self, rows: SetRules, chosen: Integers) -> Iterator[ListColumn]:
         for column in (rows.include, rows.exclude):
             yield list_column(take_lists(column, chosen))
         yield group_column(take_groups(rows.groups, chosen))
 
-    def limited(self, rows: SetRules) -> Iterator[tuple[str, Flags]]:
-        limited: Flags = np.zeros(len(rows), np.bool_)
+    def limited(self, rows: SetRules) -> Iterator[tuple[str, Bools]]:
+        limited: Bools = np.zeros(len(rows), np.bool_)
         for offsets, *_ in rows.columns:
             limited |= np.diff(offsets) > 0
         yield self.target.name, limited
@@ -142,7 +137,7 @@ class ListsComponent(ValuedComponent):
         ends: Shape = (np.int32, (size + 1,))
         return AskedLists((np.uint8, (size,)), ends, (np.int32, (room,)), (np.uint64, (room,)))
 
-    def filled(self, asked: AskedLists[npt.NDArray[Any]]) -> AskedLists[npt.NDArray[Any]]:
+    def filled(self, asked: AskedLists[AnyArray]) -> AskedLists[AnyArray]:
         known = slice(int(asked.value_offsets[-1]))
         return asked._replace(value_ids=asked.value_ids[known], hashes=asked.hashes[known])
 
@@ -184,7 +179,7 @@ def group_column(groups: Groups) -> ListColumn:
     return ListColumn(offsets, (np.diff(groups.offsets) > 0).astype(np.uint8), words)
 
 
-def _groups_in(words: npt.NDArray[np.int32], groups: int) -> Lists:
+def _groups_in(words: Int32, groups: int) -> Lists:
     """Return the lists of groups that are written one after another: a size, and the values."""
     starts = np.empty(groups, np.int64)
     at = 0

@@ -6,37 +6,32 @@ C++: native/src/forms/properties.cpp.
 """
 
 from collections.abc import Iterator
-from ctypes import c_char_p, c_int64, c_uint64, c_void_p
+from ctypes import c_void_p
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple
+from typing import ClassVar, Generic, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from grace.configs.arrays import Shape, rounded_room
+from grace.configs.arrays import AnyArray, Bools, Int32, Int64, Integers, Shape, rounded_room
 from grace.index.forms.component import (
     OPEN_EXCLUDE,
     OPEN_INCLUDE,
     Array,
-    Flags,
     ListColumn,
     Reason,
     ValuedRows,
     some,
 )
-from grace.index.forms.lists import LISTS, ValuedComponent, list_column, values_of
+from grace.index.forms.lists import ValuedComponent, list_column, values_of
 from grace.index.targeting.rules import Lists, Rows, ValueRows, take_lists
 from grace.index.targeting.schema import Property
 from grace.index.users.values import InternedValues
-from grace.native.loader import array_in, declare
+from grace.native.loader import declare
 from grace.proto.retrieval_pb2 import Filter, RetrieveRequest
 
-_add_to_matcher = declare("grace_exact_add_properties", c_uint64, c_int64, c_int64, *LISTS)
-_add_to_rules = declare("grace_rules_add_properties", c_void_p)
-_add_to_users = declare(
-    "grace_users_add_properties",
-    *(c_uint64, c_char_p, c_int64, array_in(np.int64), array_in(np.uint8)),
-)
+_add_to_matcher = declare("grace_exact_add_properties(uint64, int64, int64, int64[], int32[])")
+_add_to_rules = declare("grace_rules_add_properties(pointer)")
+_add_to_users = declare("grace_users_add_properties(uint64, text, int64, int64[], uint8[])")
 
 
 class AskedFilters(NamedTuple, Generic[Array]):
@@ -67,13 +62,13 @@ class PropertiesComponent(ValuedComponent):
     def add_to_rules(self, table: c_void_p) -> None:
         _add_to_rules(table)
 
-    def rows_of(self, offsets: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> ValueRows:
+    def rows_of(self, offsets: Int64, words: Int32) -> ValueRows:
         return ValueRows(Lists(offsets, words))
 
-    def columns_of(self, rows: ValueRows, chosen: npt.NDArray[np.integer]) -> Iterator[ListColumn]:
+    def columns_of(self, rows: ValueRows, chosen: Integers) -> Iterator[ListColumn]:
         yield list_column(take_lists(rows.values, chosen))
 
-    def limited(self, rows: ValueRows) -> Iterator[tuple[str, Flags]]:
+    def limited(self, rows: ValueRows) -> Iterator[tuple[str, Bools]]:
         """Yield which rows have a value, for coverage. A property limits nobody by itself."""
         yield self.target.name, np.diff(rows.values.offsets) > 0
 
@@ -89,13 +84,13 @@ class PropertiesComponent(ValuedComponent):
         ends: Shape = (np.int32, (size + 1,))
         return AskedFilters((np.uint8, (size,)), ends, room, ends, room)
 
-    def filled(self, asked: AskedFilters[npt.NDArray[Any]]) -> AskedFilters[npt.NDArray[Any]]:
+    def filled(self, asked: AskedFilters[AnyArray]) -> AskedFilters[AnyArray]:
         return asked._replace(
             any_ids=asked.any_ids[: int(asked.any_offsets[-1])],
             none_ids=asked.none_ids[: int(asked.none_offsets[-1])],
         )
 
-    def narrows(self, asked: AskedFilters[npt.NDArray[Any]]) -> bool:
+    def narrows(self, asked: AskedFilters[AnyArray]) -> bool:
         every = OPEN_INCLUDE | OPEN_EXCLUDE
         return bool((asked.open != every).any() or asked.none_offsets[-1])
 

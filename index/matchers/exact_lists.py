@@ -4,33 +4,25 @@ Eligibility goes from the distinct parts of rules to rules, from rules to leaves
 to the root. These lists are the edges of that graph which the rules themselves do not have.
 """
 
-from ctypes import c_int32, c_int64
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from grace.configs.arrays import Int32, Int64, UInt64
 from grace.index.allocation import Allocate, plain_memory
 from grace.index.matching.ads import SidToAds
 from grace.index.targeting.rules import Groups, Lists, Rows, TargetingRules, places_of
-from grace.native.loader import array_in, array_out, declare
+from grace.native.loader import declare
 
 _leaf_rules = declare(
-    "grace_leaf_rules",
-    *(c_int64, array_in(np.int64), array_in(np.int32)),
-    *(c_int64, c_int64, array_in(np.int64), array_in(np.int32), c_int32),
-    *(array_out(np.int32), array_out(np.int32), array_out(np.int64)),
+    "grace_leaf_rules("
+    "int64, int64[], int32[], int64, int64, int64[], int32[], int32, out int32[], out int32[], "
+    "out int64[])"
 )
 _postings = declare(
-    "grace_postings",
-    *(c_int64, array_in(np.int64), array_in(np.int32), c_int64, c_int32),
-    *(array_out(np.int64), array_out(np.int32)),
+    "grace_postings(int64, int64[], int32[], int64, int32, out int64[], out int32[])"
 )
 CHANGED_ADS = 1 << 16  # at a time, so that no NumPy call holds the interpreter lock for long
-
-Offsets = npt.NDArray[np.int64]
-Ids = npt.NDArray[np.int32]
-
 
 Postings = tuple[Lists, ...]
 """The rows of a component that name each value, ascending within a value. A set has those that
@@ -41,8 +33,8 @@ A property has one list: the rows that have the value.
 
 @dataclass(frozen=True, slots=True)
 class ExactLists:
-    leaf_offsets: Ids  # [leaves + 1], the distinct rules of leaf i: leaf_offsets[i] .. [i + 1]
-    leaf_rules: Ids  # [...]: ascending within a leaf
+    leaf_offsets: Int32  # [leaves + 1], the distinct rules of leaf i: leaf_offsets[i] .. [i + 1]
+    leaf_rules: Int32  # [...]: ascending within a leaf
     postings: tuple[Postings, ...]  # of the components with values, in their order
     num_rules: int  # of the snapshot; as an id, it is the rule that nobody passes
 
@@ -61,12 +53,12 @@ def exact_lists(
 
 
 def rules_of_leaves(
-    ad_offsets: Offsets,
-    ad_rule: Ids,
+    ad_offsets: Int64,
+    ad_rule: Int32,
     rules: TargetingRules,
     threads: int,
     allocate: Allocate = plain_memory,
-) -> tuple[Ids, Ids]:
+) -> tuple[Int32, Int32]:
     """Return offsets, and the distinct rules of leaves with the ads ad_offsets[i] .. [i + 1]."""
     leaves = len(ad_offsets) - 1
     offsets = allocate(4 * (leaves + 1)).view(np.int32)
@@ -110,9 +102,9 @@ def changed_pairs(
     rules: TargetingRules,
     lists: ExactLists,
     # [ceil(ads / 64)], bit i: ordinal i is stopped; None: no ad is
-    stopped: npt.NDArray[np.uint64] | None,
-    ordinals: npt.NDArray[np.int64],  # of the changed ads, in any order
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    stopped: UInt64 | None,
+    ordinals: Int64,  # of the changed ads, in any order
+) -> tuple[Int64, Int32]:
     """Return what `leaf_rules` must hold now for the ads whose stop state changed.
 
     Returns distinct positions int64 [n] in `leaf_rules`, ascending, and int32 [n]: the rule, or
@@ -131,12 +123,8 @@ def changed_pairs(
 
 
 def _changed_pairs(
-    ads: SidToAds,
-    rules: TargetingRules,
-    lists: ExactLists,
-    stopped: npt.NDArray[np.uint64] | None,
-    ordinals: npt.NDArray[np.int64],
-) -> tuple[npt.NDArray[np.int64], Ids]:
+    ads: SidToAds, rules: TargetingRules, lists: ExactLists, stopped: UInt64 | None, ordinals: Int64
+) -> tuple[Int64, Int32]:
     """Look at all ads of the leaves that have changed ads."""
     leaves = ads.ad_offsets.searchsorted(ordinals, "right") - 1
     touched = np.unique(leaves)
@@ -153,7 +141,7 @@ def _changed_pairs(
     return positions[changed], hold.astype(np.int32)
 
 
-def _with_members(pairs: npt.NDArray[np.int64], rules: TargetingRules) -> npt.NDArray[np.int64]:
+def _with_members(pairs: Int64, rules: TargetingRules) -> Int64:
     """Return pairs of leaf and rule, with the rules of each alternative instead of it."""
     if rules.num_alternatives == 0:
         return pairs
@@ -161,9 +149,7 @@ def _with_members(pairs: npt.NDArray[np.int64], rules: TargetingRules) -> npt.ND
     return (pairs >> 32 << 32).repeat(np.diff(members.offsets)) | members.values
 
 
-def _of_leaves(
-    leaves: npt.NDArray[np.int64], offsets: Offsets | Ids, rules: Ids
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _of_leaves(leaves: Int64, offsets: Int64 | Int32, rules: Int32) -> tuple[Int64, Int64]:
     """Return the places of the leaves' rules, and each pair of leaf and rule as one number."""
     borders, places = places_of(offsets, leaves)
     return places, (leaves << 32).repeat(np.diff(borders)) | rules[places]

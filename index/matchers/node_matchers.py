@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
+from grace.configs.arrays import Int32, UInt8, UInt64
 from grace.configs.eligibility import KWay
 from grace.index.targeting.schema import RESERVED_VALUE, TargetSet
 from grace.index.trie import SidTrie
@@ -27,14 +27,14 @@ class NodeMatchers:
     """
 
     # [ids]: the rows of child entries, entry after entry; entry j leads to node j + 1
-    index: npt.NDArray[np.int32]
-    table: npt.NDArray[np.uint64]  # [rows, words]
+    index: Int32
+    table: UInt64  # [rows, words]
     level_rows: tuple[int, ...]  # rows of level 1 .. sid_length
     level_widths: tuple[int, ...] | None = None  # static: ids per entry of level 1 .. sid_length
     # [child entries + 1], dynamic: the ids of entry j are offsets[j] .. offsets[j + 1]
-    offsets: npt.NDArray[np.int32] | None = None
+    offsets: Int32 | None = None
 
-    def borders(self, trie: SidTrie) -> npt.NDArray[np.int32]:
+    def borders(self, trie: SidTrie) -> Int32:
         """Return where the ids of each entry begin, and those of the last one end."""
         if self.offsets is not None:
             return self.offsets
@@ -47,7 +47,7 @@ class NodeMatchers:
 class BloomMatchers:
     rows: NodeMatchers
     # [rows]: 1 where the row contains the reserved element, which every user has
-    star: npt.NDArray[np.uint8]
+    star: UInt8
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,7 @@ def bloom_positions(hashes: Any, target_set: TargetSet) -> tuple[Any, ...]:
     return tuple((hashes >> (16 * i)) & mask for i in range(target_set.bloom_hashes))
 
 
-def star_rows(
-    table: npt.NDArray[np.uint64], target_set: TargetSet, hash_seed: int
-) -> npt.NDArray[np.uint8]:
+def star_rows(table: UInt64, target_set: TargetSet, hash_seed: int) -> UInt8:
     """1 for each Bloom row that contains the reserved element.   [rows, words] -> [rows]"""
     star = np.ones(len(table), np.uint8)
     for bit in bloom_positions(value_hash(RESERVED_VALUE, hash_seed), target_set):

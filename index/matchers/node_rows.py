@@ -6,14 +6,14 @@ it joins the partition whose row then has the fewest bits, the first of equals.
 """
 
 from collections.abc import Sequence
-from ctypes import byref, c_int32, c_int64, c_void_p
+from ctypes import byref, c_void_p
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from grace.configs.arrays import Int32, Int64, UInt64
 from grace.configs.eligibility import DynamicKWay, KWay, StaticKWay
 from grace.index.matchers.node_matchers import (
     BloomMatchers,
@@ -27,23 +27,19 @@ from grace.index.snapshot import SEVERAL_SNAPSHOTS, Snapshot, require_ids
 from grace.index.targeting.rules import SetRules
 from grace.index.targeting.schema import RESERVED_VALUE, TargetSet
 from grace.index.users.values import InternedValues
-from grace.native.loader import array_in, array_out, declare
+from grace.native.loader import declare
 
 _SMALLER = f"choose fewer partitions, or {SEVERAL_SNAPSHOTS}"
 
-Rows = npt.NDArray[np.uint64]
-Ids = npt.NDArray[np.int32]
-
 _matcher_level = declare(
-    "grace_matcher_level",
-    *(c_int64, array_in(np.int64), array_in(np.int32), array_in(np.uint64, 2), c_int64),
-    *(c_int32, c_int32, c_int32, c_int64, c_int64, c_int32, c_void_p, array_out(np.int64)),
+    "grace_matcher_level("
+    "int64, int64[], int32[], uint64[,], int64, int32, int32, int32, int64, int64, int32, "
+    "pointer, out int64[])"
 )
 _matcher_level_take = declare(
-    "grace_matcher_level_take",
-    *(c_void_p, c_int32, array_out(np.int32), array_out(np.int32), array_out(np.uint64, 2)),
+    "grace_matcher_level_take(pointer, int32, out int32[], out int32[], out uint64[,])"
 )
-_matcher_level_free = declare("grace_matcher_level_free", c_void_p)
+_matcher_level_free = declare("grace_matcher_level_free(pointer)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +59,9 @@ ONE_ROW = Partitions()
 class LevelRows(NamedTuple):
     """Each node's number of ids, the ids of one level, and its distinct rows."""
 
-    counts: Ids
-    ids: Ids
-    rows: Rows
+    counts: Int32
+    ids: Int32
+    rows: UInt64
 
 
 def row_matchers(snapshot: Snapshot, k_way: KWay | None, threads: int) -> Matchers:
@@ -75,7 +71,7 @@ def row_matchers(snapshot: Snapshot, k_way: KWay | None, threads: int) -> Matche
         ids = sum(n * k for n, k in zip(trie.level_counts[1:], k_way.widths, strict=True))
         require_ids(ids, "ids of static matchers", _SMALLER)
 
-    def of_component(number: int, table: Rows, bits: int) -> NodeMatchers:
+    def of_component(number: int, table: UInt64, bits: int) -> NodeMatchers:
         rule_rows = np.ascontiguousarray(rules.rows[:, number])
         return _node_matchers(snapshot, rule_rows, table, k_way, bits, threads)
 
@@ -90,7 +86,7 @@ def row_matchers(snapshot: Snapshot, k_way: KWay | None, threads: int) -> Matche
 
 def _rule_rows(
     rules: SetRules, values: InternedValues, target_set: TargetSet, hash_seed: int
-) -> Rows:
+) -> UInt64:
     """Return the bits of each rule's included values; if it has none, of the reserved element."""
     sizes = np.diff(rules.include.offsets)
     rows = np.append(np.repeat(np.arange(len(rules)), sizes), np.flatnonzero(sizes == 0))
@@ -104,7 +100,7 @@ def _rule_rows(
 
 
 def _node_matchers(
-    snapshot: Snapshot, rule_rows: Ids, table: Rows, k_way: KWay | None, bits: int, threads: int
+    snapshot: Snapshot, rule_rows: Int32, table: UInt64, k_way: KWay | None, bits: int, threads: int
 ) -> NodeMatchers:
     """rule_rows int32 [rules] names each rule's row of table uint64 [rows, words]."""
     trie, ads = snapshot.trie, snapshot.ads
@@ -116,7 +112,7 @@ def _node_matchers(
         offsets = np.arange(trie.num_leaves + 1, dtype=np.int64)
     levels = _partitions(k_way, trie.sid_length, bits)
     sizes = [n * each.width for n, each in zip(trie.level_counts[1:], levels, strict=True)]
-    # Ids of known number are written in place: a second copy of them would take gigabytes.
+    # Int32 of known number are written in place: a second copy of them would take gigabytes.
     index = np.empty(sum(sizes), np.int32)
     found: list[LevelRows] = []
     for level in range(trie.sid_length, 0, -1):
@@ -141,7 +137,7 @@ def _partitions(k_way: KWay | None, sid_length: int, bits: int) -> list[Partitio
     return [Partitions(0, k_way.k_max, k_way.fill_target_millionths, bits)] * sid_length
 
 
-def _joined(index: Ids, levels: Sequence[LevelRows], k_way: KWay | None) -> NodeMatchers:
+def _joined(index: Int32, levels: Sequence[LevelRows], k_way: KWay | None) -> NodeMatchers:
     """Number the rows of all levels. `index` has the ids, unless each node chose their number."""
     table = np.concatenate([each.rows for each in levels])
     distinct = tuple(len(each.rows) for each in levels)
@@ -155,12 +151,7 @@ def _joined(index: Ids, levels: Sequence[LevelRows], k_way: KWay | None) -> Node
 
 
 def _level_rows(
-    offsets: npt.NDArray[np.int64],
-    items: Ids,
-    table: Rows,
-    partitions: Partitions,
-    threads: int,
-    room: Ids,
+    offsets: Int64, items: Int32, table: UInt64, partitions: Partitions, threads: int, room: Int32
 ) -> LevelRows:
     """Return the rows of one level's nodes.
 

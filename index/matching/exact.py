@@ -10,39 +10,33 @@ does the work without the interpreter lock, request by request on several thread
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from ctypes import c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.entities import Entities
+from grace.configs.arrays import Float32, Int32, Int64, Integers, UInt64
 from grace.index.forms.components import parts_of
+from grace.index.matching.ads import Entities
 from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserRows
-from grace.native.loader import address_of, array_in, array_out, declare
+from grace.native.loader import address_of, declare
 
 _open = declare(
-    "grace_exact_open",
-    *(c_int32, c_int64, array_in(np.int64)),
-    *(c_int64, array_in(np.int64), array_in(np.int32), array_in(np.float32)),
-    *(c_int64, array_in(np.int32, 2), c_int64, array_in(np.int64), array_in(np.int32)),
-    array_out(np.uint64),
+    "grace_exact_open("
+    "int32, int64, int64[], int64, int64[], int32[], float32[], int64, int32[,], int64, int64[], "
+    "int32[], out uint64[])"
 )
-_add_entities = declare("grace_exact_add_entities", c_uint64, c_int64, array_in(np.int32))
-_close = declare("grace_exact_close", c_uint64)
+_add_entities = declare("grace_exact_add_entities(uint64, int64, int32[])")
+_close = declare("grace_exact_close(uint64)")
 _match = declare(
-    "grace_exact_match",
-    *(c_uint64, c_int64, array_in(np.int64), array_in(np.int32), array_in(np.float32)),
-    *(array_in(np.uintp), c_void_p, c_void_p, array_in(np.int64), array_in(np.int64)),
-    *(c_void_p, c_void_p, c_void_p, array_in(np.int64)),
-    *(array_out(np.int64), array_out(np.int64, 2), array_out(np.uint64)),
+    "grace_exact_match("
+    "uint64, int64, int64[], int32[], float32[], uintp[], pointer, pointer, int64[], int64[], "
+    "pointer, pointer, pointer, int64[], out int64[], out int64[,], out uint64[])"
 )
-_take = declare(
-    "grace_replies_take", c_uint64, array_out(np.int64), array_out(np.float32), array_out(np.int32)
-)
-_drop = declare("grace_replies_drop", c_uint64)
+_take = declare("grace_replies_take(uint64, out int64[], out float32[], out int32[])")
+_drop = declare("grace_replies_drop(uint64)")
 
 _NO_IDS = np.empty(0, np.int64)
 _NO_LIMIT = -1
@@ -60,26 +54,26 @@ class MatchCounts:
     sids are the live leaves, and wasted those of them with no ad that passes targeting.
     """
 
-    sids: npt.NDArray[np.int64]
-    wasted: npt.NDArray[np.int64]
-    generated: npt.NDArray[np.int64]
-    stopped: npt.NDArray[np.int64]
-    excluded: npt.NDArray[np.int64]
-    matched: npt.NDArray[np.int64]
-    limited: npt.NDArray[np.int64]
-    failed: npt.NDArray[np.int64]
-    returned: npt.NDArray[np.int64]
+    sids: Int64
+    wasted: Int64
+    generated: Int64
+    stopped: Int64
+    excluded: Int64
+    matched: Int64
+    limited: Int64
+    failed: Int64
+    returned: Int64
 
 
 @dataclass(frozen=True, slots=True)
 class MatchedAds:
     """The returned ads of B requests, best first."""
 
-    offsets: npt.NDArray[np.int64]  # [B + 1], request b's ads: offsets[b] .. [b + 1]
-    ad_ids: npt.NDArray[np.int64]  # [...]
-    scores: npt.NDArray[np.float32]  # [...] that of the ad's leaf
+    offsets: Int64  # [B + 1], request b's ads: offsets[b] .. [b + 1]
+    ad_ids: Int64  # [...]
+    scores: Float32  # [...] that of the ad's leaf
     # [...]: place of the ad's leaf among the request's leaves
-    leaf_positions: npt.NDArray[np.int32]
+    leaf_positions: Int32
     counts: MatchCounts
 
     def __len__(self) -> int:
@@ -90,7 +84,7 @@ class MatchedAds:
 class HeldAds:
     """The returned ads of B requests, in the memory of C++."""
 
-    offsets: npt.NDArray[np.int64]  # [B + 1]: request b has offsets[b + 1] - offsets[b] ads
+    offsets: Int64  # [B + 1]: request b has offsets[b + 1] - offsets[b] ads
     counts: MatchCounts
     replies: int  # the handle that native functions read them by
 
@@ -110,14 +104,14 @@ class MatchLimits(TypedDict, total=False):
     """
 
     # [ceil(ads / 64)]: a bit per ordinal (SidToAds.bitmap_of)
-    stopped: npt.NDArray[np.uint64] | None
+    stopped: UInt64 | None
     # per request the ad ids not to return; unknown ones are ignored
     exclude_ads: Sequence[npt.ArrayLike] | None
     # per request the same of entity ids, by the schema's names of entities
     exclude: Sequence[Mapping[str, npt.ArrayLike]] | None
     # per request the most ads to return of each entity, by the same names
     at_most: Sequence[Mapping[str, int]] | None
-    weights: npt.NDArray[np.float32] | None  # [ads]: instead of the snapshot's
+    weights: Float32 | None  # [ads]: instead of the snapshot's
 
 
 class ExactMatcher:
@@ -143,12 +137,12 @@ class ExactMatcher:
         self,
         users: UserRows,
         # [B + 1], request b's leaves: leaf_offsets[b] .. [b + 1]
-        leaf_offsets: npt.NDArray[np.integer],
+        leaf_offsets: Integers,
         # [n]: leaf numbers, each once per request; NO_NODE is skipped
-        leaves: npt.NDArray[np.int32],
-        scores: npt.NDArray[np.float32],  # [n] in any order; NaN only with NO_NODE
+        leaves: Int32,
+        scores: Float32,  # [n] in any order; NaN only with NO_NODE
         # for all requests, or one per request
-        max_ads: int | Sequence[int] | npt.NDArray[np.integer],
+        max_ads: int | Sequence[int] | Integers,
         **limits: Unpack[MatchLimits],
     ) -> Iterator[HeldAds]:
         """Match requests. The ads that it yields are valid only inside the context."""
@@ -197,10 +191,10 @@ class ExactMatcher:
     def match(
         self,
         users: UserRows,
-        leaf_offsets: npt.NDArray[np.integer],
-        leaves: npt.NDArray[np.int32],
-        scores: npt.NDArray[np.float32],
-        max_ads: int | Sequence[int] | npt.NDArray[np.integer],
+        leaf_offsets: Integers,
+        leaves: Int32,
+        scores: Float32,
+        max_ads: int | Sequence[int] | Integers,
         **limits: Unpack[MatchLimits],
     ) -> MatchedAds:
         """Match requests as `held` does, and return copies of their ads."""
@@ -208,9 +202,7 @@ class ExactMatcher:
             return ads.taken()
 
 
-def _joined(
-    lists: Sequence[npt.ArrayLike], count: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _joined(lists: Sequence[npt.ArrayLike], count: int) -> tuple[Int64, Int64]:
     """Return offsets [count + 1] of the lists, and their ids one after another."""
     if len(lists) != count:
         raise ValueError(f"expected {count} lists of ids, got {len(lists)}")
@@ -222,7 +214,7 @@ def _joined(
 
 def _excluded_places(
     exclude: Sequence[Mapping[str, npt.ArrayLike]] | None, entities: Sequence[Entities]
-) -> tuple[npt.NDArray[np.int64] | None, npt.NDArray[np.int32] | None]:
+) -> tuple[Int64 | None, Int32 | None]:
     """Return offsets [B * kinds + 1], request by request, and places of known entities."""
     if exclude is None or not any(exclude):
         return None, None
@@ -236,7 +228,7 @@ def _excluded_places(
 
 def _entity_limits(
     at_most: Sequence[Mapping[str, int]] | None, names: Sequence[str]
-) -> npt.NDArray[np.int64] | None:
+) -> Int64 | None:
     """Return the limit of each request and kind, or _NO_LIMIT.   [B, kinds]"""
     if at_most is None or not any(at_most):
         return None

@@ -1,30 +1,25 @@
 """The arrays of a snapshot: one table of their files, dtypes, shapes, places, words and checks.
 
-Writing, reading, checking and the table in docs/snapshot.md follow from it: run
-`python -m grace.index.storage.arrays docs/snapshot.md` to write that table.
+Writing, reading, checking and the table in docs/snapshot.md follow from it.
 A new array is a row, and a field of the dataclass that its place names.
 
 SET stands for each set, INTERVAL for each range and flight, PROPERTY for each property, VALUED for
 each set and property, ENTITY for each entity. A shape has sizes of `ArrayOf.sizes`, or `any`.
 """
 
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 
+from grace.configs.arrays import AnyArray
 from grace.configs.errors import SnapshotError
-from grace.configs.marked_text import rewrite
 from grace.configs.strict_json import shown
-from grace.index.entities import NO_ENTITY, Entities
 from grace.index.forms.components import components_of
-from grace.index.matching.ads import SidToAds
+from grace.index.matching.ads import NO_ENTITY, Entities, SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.storage.checks import (
-    Array,
     Check,
     Finite,
     Groups,
@@ -292,7 +287,7 @@ def check_files(manifest: Manifest) -> None:
             raise SnapshotError(file, fault)
 
 
-def check_arrays(manifest: Manifest, files: Mapping[str, Array], threads: int) -> None:
+def check_arrays(manifest: Manifest, files: Mapping[str, AnyArray], threads: int) -> None:
     """Raise SnapshotError with the file and its first fault. Dtypes and shapes must be right."""
     starts = tuple(np.cumsum([0, *manifest.counts.nodes_per_level]).tolist())
     parts = {file: file.partition(".") for file in files}
@@ -306,7 +301,7 @@ def check_arrays(manifest: Manifest, files: Mapping[str, Array], threads: int) -
                 raise SnapshotError(array.file, fault)
 
 
-def arrays_of(snapshot: Snapshot) -> dict[str, Array]:
+def arrays_of(snapshot: Snapshot) -> dict[str, AnyArray]:
     """File name -> array, in the order in which they are written."""
     found = {}
     for array in arrays_of_schema(snapshot.schema):
@@ -317,7 +312,7 @@ def arrays_of(snapshot: Snapshot) -> dict[str, Array]:
     return found
 
 
-def snapshot_of(manifest: Manifest, files: Mapping[str, Array]) -> Snapshot:
+def snapshot_of(manifest: Manifest, files: Mapping[str, AnyArray]) -> Snapshot:
     """Return the snapshot of arrays that have the expected dtypes and shapes."""
     placed: dict[str, Any] = {}
     for array in arrays_of_schema(manifest.schema):
@@ -376,16 +371,3 @@ def counts_of(snapshot: Snapshot) -> Counts:
         values=dict(zip(schema.valued_names, map(len, snapshot.set_values), strict=True)),
         entities={entities.name: len(entities) for entities in snapshot.entities},
     )
-
-
-def arrays_document() -> str:
-    lines = ["| file | dtype and shape | holds |", "| --- | --- | --- |"]
-    for row in TABLE:
-        dtype = row.dtype.replace("|", "\\|")
-        lines.append(f"| `{row.name}.npy` | `{dtype}` [{', '.join(row.shape)}] | {row.holds} |")
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    for document in sys.argv[1:]:
-        rewrite(Path(document), "arrays", arrays_document())

@@ -9,18 +9,15 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grace.configs.arrays import AnyArray, Bools
 from grace.index.tables import cells
 from grace.index.targeting.rules import count_rules
-
-Array = npt.NDArray[Any]
-Mask = npt.NDArray[np.bool_]
 
 INT64_MAX = (1 << 63) - 1
 BLOCK = 1 << 18  # entries
@@ -29,7 +26,7 @@ BLOCK = 1 << 18  # entries
 @dataclass(frozen=True, slots=True)
 class View:
     # by name, without the name of the set or entity whose array is checked
-    arrays: Mapping[str, Array]
+    arrays: Mapping[str, AnyArray]
     sizes: Mapping[str, int]  # by the words of the table
     vocab_sizes: tuple[int, ...]  # tokens per position
     # the first node of each level of the trie, and at the end the number of nodes
@@ -38,7 +35,7 @@ class View:
 
 
 class Check(Protocol):
-    def fault(self, own: Array, view: View) -> str | None:
+    def fault(self, own: AnyArray, view: View) -> str | None:
         """Return the first fault in words. The arrays of earlier rows of the table are right."""
 
 
@@ -52,7 +49,7 @@ class Offsets:
     # the members are offsets themselves, so that the last one is no member
     of_offsets: bool = False
 
-    def fault(self, own: Array, view: View) -> str | None:
+    def fault(self, own: AnyArray, view: View) -> str | None:
         count = len(view.arrays[self.members]) - self.of_offsets
         if own[0] != 0:
             return f"offset 0 is {own[0]}, expected 0"
@@ -78,7 +75,7 @@ class Offsets:
 class Levels:
     """The children of each level end where the next level ends."""
 
-    def fault(self, own: Array, view: View) -> str | None:
+    def fault(self, own: AnyArray, view: View) -> str | None:
         for level, (end, after) in enumerate(pairwise(view.level_starts[1:])):
             if own[end] != after - 1:
                 return (
@@ -92,7 +89,7 @@ class Levels:
 class Tokens:
     """Tokens ascend within a node, and are below the vocabulary size of their level."""
 
-    def fault(self, own: Array, view: View) -> str | None:
+    def fault(self, own: AnyArray, view: View) -> str | None:
         offsets, starts = view.arrays["node_offsets"], view.level_starts
         for level, size in enumerate(view.vocab_sizes):
             of_level = offsets[starts[level] : starts[level + 1] + 1]
@@ -110,7 +107,7 @@ class Groups:
     offsets: str | None = None  # that cut the groups; None: all are one group
     limit: str | None = None  # a size; None: any number that is not negative
 
-    def fault(self, own: Array, view: View) -> str | None:
+    def fault(self, own: AnyArray, view: View) -> str | None:
         last = INT64_MAX if self.limit is None else view.sizes[self.limit] - 1
         whole = np.array([0, len(own)])
         offsets = whole if self.offsets is None else view.arrays[self.offsets]
@@ -125,7 +122,7 @@ class Ids:
     limit: str
     first: int = 0
 
-    def fault(self, own: Array, view: View) -> str | None:
+    def fault(self, own: AnyArray, view: View) -> str | None:
         columns = own.shape[1] if own.ndim > 1 else 1
         for column in range(columns):
             ids = own.reshape(-1)[column::columns]
@@ -141,7 +138,7 @@ class Ids:
 class Padding:
     """No bit is set beyond those of the schema's attributes."""
 
-    def fault(self, own: Array, view: View) -> str | None:
+    def fault(self, own: AnyArray, view: View) -> str | None:
         bits = view.sizes["bits"]
         _, words = own.shape
         used = bits - 64 * (words - 1)
@@ -153,7 +150,7 @@ class Padding:
 
 @dataclass(frozen=True, slots=True)
 class Finite:
-    def fault(self, own: Array, view: View) -> str | None:
+    def fault(self, own: AnyArray, view: View) -> str | None:
         every = range(len(own))
         at = _first_bad(every, lambda begin, end: np.isfinite(own[begin:end]), view.threads)
         return None if at is None else f"entry {at} is {own[at]}, expected a finite number"
@@ -163,10 +160,10 @@ class Finite:
 class Intervals:
     """Each row has two ends, with a finite number within, or is [1, 0], which has no number."""
 
-    def fault(self, own: Array, view: View) -> str | None:
-        def good(begin: int, end: int) -> Mask:
+    def fault(self, own: AnyArray, view: View) -> str | None:
+        def good(begin: int, end: int) -> Bools:
             low, high = own[begin:end].T
-            found: Mask = (low <= high) & (low < np.inf) & (high > -np.inf)
+            found: Bools = (low <= high) & (low < np.inf) & (high > -np.inf)
             found |= (low == 1) & (high == 0)
             return found
 
@@ -178,7 +175,7 @@ class Intervals:
 class RulesOfAds:
     """The ads have as many rules as the manifest counts: a load makes room for that number."""
 
-    def fault(self, own: Array, view: View) -> str | None:
+    def fault(self, own: AnyArray, view: View) -> str | None:
         found = count_rules(view.arrays["ad_rule"], view.sizes["rules"], own)
         counted = view.sizes["rules of ads"]
         return None if found == counted else f"the ads have {found} rules, expected {counted}"
@@ -188,15 +185,15 @@ class RulesOfAds:
 class Lookup:
     """Ordinals name all ads, in ascending order of ad id, so no ad occurs twice."""
 
-    def fault(self, own: Array, view: View) -> str | None:
+    def fault(self, own: AnyArray, view: View) -> str | None:
         ids, every = view.arrays["ad_ids"], range(len(own))
         at = _first_bad(every, _within(own, 0, len(ids) - 1), view.threads)
         if at is not None:
             return _out_of_range(at, "ad", own[at], 0, len(ids) - 1)
 
-        def good(begin: int, end: int) -> Mask:
+        def good(begin: int, end: int) -> Bools:
             of_places = ids[own[begin - 1 : end]]
-            found: Mask = of_places[1:] > of_places[:-1]
+            found: Bools = of_places[1:] > of_places[:-1]
             return found
 
         at = _first_bad(every[1:], good, view.threads)
@@ -207,7 +204,7 @@ class Lookup:
 class Texts:
     """The texts are UTF-8, and ascend byte by byte."""
 
-    def fault(self, own: Array, view: View) -> str | None:
+    def fault(self, own: AnyArray, view: View) -> str | None:
         offsets = view.arrays["value_offsets"]
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(own)]
         texts = pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)
@@ -225,7 +222,9 @@ class Texts:
         return None if before < 0 else _not_ascending(at, "value", shown(at), shown(before))
 
 
-def _fault_in_groups(offsets: Array, own: Array, last: int, thing: str, threads: int) -> str | None:
+def _fault_in_groups(
+    offsets: AnyArray, own: AnyArray, last: int, thing: str, threads: int
+) -> str | None:
     """Return the first fault. `offsets` must ascend within `own`."""
     every = range(int(offsets[0]), int(offsets[-1]))
     at = _first_bad(every, _within(own, 0, last), threads)
@@ -233,8 +232,8 @@ def _fault_in_groups(offsets: Array, own: Array, last: int, thing: str, threads:
         return _out_of_range(at, thing, own[at], 0, last)
     border = offsets.dtype.type  # another type would make searchsorted convert all offsets
 
-    def good(begin: int, end: int) -> Mask:
-        found: Mask = own[begin:end] > own[begin - 1 : end - 1]
+    def good(begin: int, end: int) -> Bools:
+        found: Bools = own[begin:end] > own[begin - 1 : end - 1]
         first, after = np.searchsorted(offsets, np.array([begin, end], border))
         found[offsets[first:after] - begin] = True
         return found
@@ -243,11 +242,11 @@ def _fault_in_groups(offsets: Array, own: Array, last: int, thing: str, threads:
     return None if at is None else _not_ascending(at, thing, own[at], own[at - 1])
 
 
-def _within(own: Array, first: int, last: int) -> Callable[[int, int], Mask]:
+def _within(own: AnyArray, first: int, last: int) -> Callable[[int, int], Bools]:
     return lambda begin, end: (own[begin:end] >= first) & (own[begin:end] <= last)
 
 
-def _first_bad(places: range, good: Callable[[int, int], Mask], threads: int) -> int | None:
+def _first_bad(places: range, good: Callable[[int, int], Bools], threads: int) -> int | None:
     """Return the first place that is not good; None if there is none."""
     blocks = [places[at : at + BLOCK] for at in range(0, len(places), BLOCK)]
 

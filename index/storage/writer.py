@@ -7,12 +7,12 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from grace.configs.arrays import AnyArray
 from grace.configs.errors import InputError
 from grace.index.progress import Notify
 from grace.index.snapshot import Snapshot
 from grace.index.storage.array_file import write_array
 from grace.index.storage.arrays import arrays_of, check_files, counts_of
-from grace.index.storage.checks import Array
 from grace.index.storage.folder import (
     PARTIAL,
     open_folder,
@@ -63,7 +63,7 @@ def write_unsynced(snapshot: Snapshot, root: Path) -> None:
 
 
 def _write_version(
-    manifest: Manifest, arrays: Mapping[str, Array], root: int, *, synced: bool
+    manifest: Manifest, arrays: Mapping[str, AnyArray], root: int, *, synced: bool
 ) -> None:
     partial = f"{PARTIAL}{manifest.version}"
     os.mkdir(partial, 0o755, dir_fd=root)

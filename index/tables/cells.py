@@ -12,6 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grace.configs.arrays import Bools, Int64, UInt8
+
 _BLANKS = " \t"
 _INTEGER = r"^(-?[1-9][0-9]{0,17}|0)$"
 _LONG_INTEGER = r"^[1-9][0-9]{18}$"
@@ -21,16 +23,13 @@ _NUMBER = r"^[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?$"
 TIME_UNITS = ("s", "ms", "us", "ns")
 PER_SECOND = {unit: 1000**power for power, unit in enumerate(TIME_UNITS)}
 
-Mask = npt.NDArray[np.bool_]
-Int64 = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True)
 class ListParts:
     """Row r's values are flat[offsets[r] : offsets[r + 1]] where valid[r]."""
 
-    offsets: npt.NDArray[np.int64]  # [rows + 1]
-    valid: npt.NDArray[np.uint8]  # [rows]
+    offsets: Int64  # [rows + 1]
+    valid: UInt8  # [rows]
     flat: pa.Array
 
     def array(self) -> pa.Array:
@@ -159,7 +158,7 @@ def split_cells(column: pa.Array, separator: str | None) -> ListParts:
     return ListParts(offsets, valid.view(np.uint8), pc.if_else(pc.equal(flat, ""), None, flat))
 
 
-def integers(column: pa.Array) -> tuple[pa.Array, Mask]:
+def integers(column: pa.Array) -> tuple[pa.Array, Bools]:
     """Return texts as int64, and which of them are not integers; those are null.
 
     Each number has one spelling: 007 is not an integer, since it may be another id than 7.
@@ -172,13 +171,13 @@ def integers(column: pa.Array) -> tuple[pa.Array, Mask]:
     return _parsed(column, good, pa.int64())
 
 
-def numbers(column: pa.Array) -> tuple[pa.Array, Mask]:
+def numbers(column: pa.Array) -> tuple[pa.Array, Bools]:
     """Return texts as float64, and which of them are not numbers; those are null."""
     column = pc.utf8_trim(column, _BLANKS)
     return _parsed(column, pc.match_substring_regex(column, _NUMBER), pa.float64())
 
 
-def integer_lists(parts: ListParts) -> tuple[ListParts, Mask]:
+def integer_lists(parts: ListParts) -> tuple[ListParts, Bools]:
     """Return lists of texts as lists of int64, and which lists hold anything else."""
     values, bad = integers(parts.flat)
     bad |= parts.flat.is_null().to_numpy(zero_copy_only=False)
@@ -187,12 +186,12 @@ def integer_lists(parts: ListParts) -> tuple[ListParts, Mask]:
     return replace(parts, flat=values), faulty
 
 
-def _parsed(column: pa.Array, good: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
-    bad: Mask = ~good.fill_null(True).to_numpy(zero_copy_only=False)
+def _parsed(column: pa.Array, good: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Bools]:
+    bad: Bools = ~good.fill_null(True).to_numpy(zero_copy_only=False)
     return pc.if_else(good, column, None).cast(kind), bad
 
 
-def _offsets(sizes: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
+def _offsets(sizes: npt.NDArray[np.generic]) -> Int64:
     offsets = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
     return offsets
@@ -214,7 +213,7 @@ def moments(column: pa.Array) -> pa.Array | None:
     return None
 
 
-def each_moment(column: pa.Array, sign: int) -> tuple[Int64, Mask]:
+def each_moment(column: pa.Array, sign: int) -> tuple[Int64, Bools]:
     """Return texts of any forms as times in milliseconds, and which of them are times."""
     indices, distinct = coded(column)
     found = [moments(pa.array([text], pa.string())) for text in distinct]

@@ -44,8 +44,6 @@ FIRST_SECOND, LAST_SECOND = 631_152_000, 4_102_444_800  # a log's times: from 19
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """The address of a table and the names of its columns."""
-
     files: tuple[str, ...]
     columns: Mapping[str, str] = field(default_factory=dict)  # ours: theirs
     list_separator: str | None = None

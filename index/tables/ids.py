@@ -62,7 +62,6 @@ class DataIds:
         return [*map(self._maps.get(level, str), numbers)]
 
     def sid(self, item_id: str) -> tuple[int, ...] | None:
-        """Return the SID of an item, None for an item without one."""
         found: list[int] | None = self._sids(item_id)
         return None if found is None else tuple(found)
 

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from grace.configs.arrays import Int64
 from grace.configs.errors import InputError
 from grace.configs.regular_files import closing, sync
 from grace.index.tables.addresses import UNREADABLE, first_line
@@ -24,8 +24,6 @@ from grace.index.tables.addresses import UNREADABLE, first_line
 LONGEST_ID = 1024  # characters
 _MOST = (1 << 63) - 1
 _PLAIN = re.compile(r"0|[1-9][0-9]{0,18}")  # one spelling for each number
-
-Int64 = npt.NDArray[np.int64]
 
 
 def integer_id(text: str) -> int | None:

@@ -9,17 +9,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grace.configs.arrays import Bools, Float32, Float64, Int64
 from grace.configs.errors import InputError
 from grace.index.rejects import Fault, Reject, brief, in_words
 from grace.index.tables import cells
 from grace.index.tables.addresses import Format
-from grace.index.tables.cells import ListParts, Mask, is_list, is_text, list_parts
+from grace.index.tables.cells import ListParts, is_list, is_text, list_parts
 from grace.index.tables.data_folder import FIRST_SECOND, LAST_SECOND
-from grace.index.tables.item_numbers import LONGEST_ID, IdMap, Int64, no_name
+from grace.index.tables.item_numbers import LONGEST_ID, IdMap, no_name
 from grace.index.tables.roles import both_names
 from grace.index.tables.table_file import TableFile
 
@@ -82,7 +82,7 @@ class Rows:
 
     def _integers(self, name: str, column: pa.Array, remedy: str, strict: bool) -> Int64:
         nulls = _mask(column.is_null())
-        faults: list[tuple[Mask, str]] = []
+        faults: list[tuple[Bools, str]] = []
         if is_text(column.type):
             column, bad = cells.integers(column)
             faults.append((bad, f"is not an integer{remedy}"))
@@ -144,7 +144,7 @@ class Rows:
         self,
         name: str,
         length: int,
-        vocab_sizes: npt.NDArray[np.int64] | None = None,
+        vocab_sizes: Int64 | None = None,
         *,
         null: str | None = "is null",
     ) -> Int64:
@@ -191,17 +191,17 @@ class Rows:
         self._refuse(name, bad, reason)
         return lists
 
-    def weights(self, name: str) -> npt.NDArray[np.float32]:
+    def weights(self, name: str) -> Float32:
         """Return numbers, 0 for a null and in a table without the column."""
         if name not in self.theirs:
             return np.zeros(len(self), np.float32)
         given, _ = self._numbers(name)
         with np.errstate(over="ignore"):
-            weights: npt.NDArray[np.float32] = given.astype(np.float32)
+            weights: Float32 = given.astype(np.float32)
         self._refuse(name, ~np.isfinite(weights), "must be a finite float32")
         return weights
 
-    def numbers(self, name: str) -> tuple[npt.NDArray[np.float64], Mask]:
+    def numbers(self, name: str) -> tuple[Float64, Bools]:
         numbers, valid = self._numbers(name)
         self._refuse(name, ~np.isfinite(numbers), "must be a finite number")
         column, size = self.given(name), np.abs(numbers)
@@ -213,7 +213,7 @@ class Rows:
                 self.refuse(row, name, text, "is beyond 2^53, where not every integer is exact")
         return numbers, valid
 
-    def _numbers(self, name: str) -> tuple[npt.NDArray[np.float64], Mask]:
+    def _numbers(self, name: str) -> tuple[Float64, Bools]:
         column = self.given(name)
         if is_text(column.type):
             column, bad = cells.numbers(column)
@@ -253,11 +253,11 @@ class Rows:
         self._refuse(name, ~valid, "is null; leave such rows out")
         return times
 
-    def moments(self, name: str) -> tuple[Int64, Mask]:
+    def moments(self, name: str) -> tuple[Int64, Bools]:
         """Return times of ads in whole milliseconds, rounded up, and which rows have one."""
         return self._times(name, self.file.time_unit, "ads.time_unit", -1)
 
-    def _times(self, name: str, unit: str, key: str, sign: int = 1) -> tuple[Int64, Mask]:
+    def _times(self, name: str, unit: str, key: str, sign: int = 1) -> tuple[Int64, Bools]:
         """`key` of tables.yaml says what `unit` integers have. A `sign` of -1 rounds up."""
         column = self.given(name)
         valid = _mask(column.is_valid())
@@ -291,7 +291,7 @@ class Rows:
         )
         return cells.milliseconds(given, unit, sign)
 
-    def vectors(self, name: str, dims: int) -> npt.NDArray[np.float32]:
+    def vectors(self, name: str, dims: int) -> Float32:
         """Return vectors of finite numbers, [rows, dims]."""
         column = self.given(name)
         lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)
@@ -322,7 +322,7 @@ class Rows:
     def refuse(self, row: int, name: str, value: str | None, reason: str) -> None:
         self.faults.setdefault(row, Fault(name, value, reason))
 
-    def _refuse(self, name: str, bad: Mask, reason: str) -> None:
+    def _refuse(self, name: str, bad: Bools, reason: str) -> None:
         for row in np.flatnonzero(bad).tolist():
             self.refuse(row, name, self.shown(name, row), reason)
 
@@ -340,7 +340,7 @@ class Rows:
             return None
         return None if value is None else brief(str(value))
 
-    def refused(self) -> Mask:
+    def refused(self) -> Bools:
         refused = np.zeros(len(self), np.bool_)
         refused[list(self.faults)] = True
         return refused
@@ -377,6 +377,6 @@ def other_rows(file: TableFile, columns: Mapping[str, pa.Array], key: str = "") 
     return Rows(file, np.arange(len(batch)), batch, {name: name for name in columns}, key)
 
 
-def _mask(flags: pa.Array) -> Mask:
-    found: Mask = flags.to_numpy(zero_copy_only=False)
+def _mask(flags: pa.Array) -> Bools:
+    found: Bools = flags.to_numpy(zero_copy_only=False)
     return found

@@ -5,10 +5,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from grace.configs.arrays import UInt16
 from grace.configs.errors import InputError
 from grace.configs.strict_json import shown
 from grace.index.progress import Advance
@@ -87,7 +87,7 @@ def _metadata(table: TableFile, key: bytes) -> str | None:
 def write_sid_table(
     out: Path,
     ids: pa.Array,
-    tokens: npt.NDArray[np.uint16],
+    tokens: UInt16,
     sid_space: str,
     vocab_sizes: Sequence[int],
     advance: Advance = lambda _: None,

@@ -9,7 +9,8 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+
+from grace.configs.arrays import AnyArray, Int32, Int64, Integers, UInt64
 
 _BLOCK = 1 << 18  # ads that are counted at a time
 
@@ -17,18 +18,18 @@ _BLOCK = 1 << 18  # ads that are counted at a time
 class Lists(NamedTuple):
     """Rows of value ids: row i is values[offsets[i] : offsets[i + 1]], ascending."""
 
-    offsets: npt.NDArray[np.int64]  # [rows + 1]
-    values: npt.NDArray[np.int32]  # [...]
+    offsets: Int64  # [rows + 1]
+    values: Int32  # [...]
 
 
 class Groups(NamedTuple):
     """Rows of lists: row i has the lists offsets[i] .. offsets[i + 1]."""
 
-    offsets: npt.NDArray[np.int64]  # [rows + 1]
+    offsets: Int64  # [rows + 1]
     lists: Lists
 
 
-Column = npt.NDArray[Any] | Lists | Groups
+Column = AnyArray | Lists | Groups
 """Part of each row: plain numbers [rows, width], a list of value ids, or several."""
 
 
@@ -51,7 +52,7 @@ class NumberRows(Rows):
     """Rows of numbers: the bits of attribute values that a rule allows, or both ends of a range."""
 
     has_values = False
-    table: npt.NDArray[Any]  # [rows, width]
+    table: AnyArray  # [rows, width]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class SetRules(Rows):
 
 @dataclass(frozen=True, slots=True)
 class TargetingRules:
-    rows: npt.NDArray[np.int32]  # [rules, components]: the row of each component
+    rows: Int32  # [rules, components]: the row of each component
     parts: tuple[Any, ...]  # the rows of each component
     # rules of which one must pass, distinct, in the order of an ad's clauses; alternative i has the
     # number num_rules + i
@@ -86,10 +87,10 @@ class TargetingRules:
     def num_alternatives(self) -> int:
         return len(self.alternatives.offsets) - 1
 
-    def count_of(self, rule_of: npt.NDArray[np.int32]) -> int:
+    def count_of(self, rule_of: Int32) -> int:
         return count_rules(rule_of, self.num_rules, self.alternatives.offsets)
 
-    def members(self, rule_of: npt.NDArray[np.int32]) -> Lists:
+    def members(self, rule_of: Int32) -> Lists:
         """Return the rules of each of these ads' rules or alternatives."""
         alternative = rule_of.astype(np.int64) - self.num_rules
         several = alternative >= 0
@@ -100,9 +101,7 @@ class TargetingRules:
         found.values[np.repeat(several, counts)] = listed.values
         return found
 
-    def of_leaves(
-        self, ad_offsets: npt.NDArray[np.int64], rule_of: npt.NDArray[np.int32]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    def of_leaves(self, ad_offsets: Int64, rule_of: Int32) -> tuple[Int64, Int32]:
         """Return the rules of the ads of each leaf, whose ads are ad_offsets[i] .. [i + 1]."""
         if self.num_alternatives == 0:
             return ad_offsets, rule_of
@@ -115,8 +114,8 @@ class TargetingRules:
         return found
 
     @property
-    def bitmask_table(self) -> npt.NDArray[np.uint64]:
-        table: npt.NDArray[np.uint64] = self.parts[0].table
+    def bitmask_table(self) -> UInt64:
+        table: UInt64 = self.parts[0].table
         return table
 
     @property
@@ -124,9 +123,7 @@ class TargetingRules:
         return tuple(part for part in self.parts if isinstance(part, SetRules))
 
 
-def count_rules(
-    rule_of: npt.NDArray[np.int32], num_rules: int, alternative_offsets: npt.NDArray[np.int64]
-) -> int:
+def count_rules(rule_of: Int32, num_rules: int, alternative_offsets: Int64) -> int:
     """Count the rules of the ads, with every rule of an alternative. `rule_of` may be a map."""
     sizes = np.append(np.diff(alternative_offsets), 1)  # the last one is that of a plain rule
     if len(sizes) == 1:
@@ -149,47 +146,41 @@ def with_lists(column: Column, lists: Lists) -> Column:
     return column._replace(lists=lists) if isinstance(column, Groups) else lists
 
 
-def with_ids(column: Column, ids: npt.NDArray[np.int32]) -> Column:
+def with_ids(column: Column, ids: Int32) -> Column:
     """Return a column whose value v is ids[v]."""
     lists = lists_in(column)
     return column if lists is None else with_lists(column, Lists(lists.offsets, ids[lists.values]))
 
 
-def take(column: Column, rows: npt.NDArray[np.integer]) -> Column:
+def take(column: Column, rows: Integers) -> Column:
     if isinstance(column, Groups):
         return take_groups(column, rows)
     return take_lists(column, rows) if isinstance(column, Lists) else np.take(column, rows, axis=0)
 
 
-def take_lists(lists: Lists, rows: npt.NDArray[np.integer]) -> Lists:
+def take_lists(lists: Lists, rows: Integers) -> Lists:
     offsets, places = places_of(lists.offsets, rows)
     return Lists(offsets, lists.values[places])
 
 
-def take_groups(groups: Groups, rows: npt.NDArray[np.integer]) -> Groups:
+def take_groups(groups: Groups, rows: Integers) -> Groups:
     offsets, places = places_of(groups.offsets, rows)
     return Groups(offsets, take_lists(groups.lists, places))
 
 
-def places_of(
-    offsets: npt.NDArray[np.integer], rows: npt.NDArray[np.integer]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def places_of(offsets: Integers, rows: Integers) -> tuple[Int64, Int64]:
     """Return offsets, and the places offsets[r] .. offsets[r + 1] of these rows' members."""
     begins = offsets[rows].astype(np.int64)
     return span_places(begins, offsets[rows + 1] - begins)
 
 
-def gather_spans(
-    values: npt.NDArray[Any], begins: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+def gather_spans(values: AnyArray, begins: Int64, sizes: Int64) -> tuple[Int64, AnyArray]:
     """Return offsets, and the spans values[begins[i] : begins[i] + sizes[i]] one after another."""
     offsets, places = span_places(begins, sizes)
     return offsets, values[places]
 
 
-def span_places(
-    begins: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def span_places(begins: Int64, sizes: Int64) -> tuple[Int64, Int64]:
     """Return offsets, and the places begins[i] .. begins[i] + sizes[i] one after another."""
     offsets = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])

@@ -13,14 +13,14 @@ entity      what ads belong to, such as a campaign
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, ClassVar
 
 from grace.configs.errors import ConfigError
-from grace.configs.sections import load_section
+from grace.configs.sections import KEY, load_section
 from grace.configs.yaml_loader import read_yaml
 
 RESERVED_VALUE = "*"
@@ -51,8 +51,8 @@ _MAX_HASH_SEED = (1 << 64) - 1
 class Attribute:
     """`missing` names the listed value that stands for a user without one; None means `other`."""
 
-    name: str
-    values: tuple[str, ...]
+    name: str = KEY
+    values: tuple[str, ...] = ()
     missing: str | None = None
     missing_passes_exclude: bool = False
     clock: str | None = None  # what gives it a value if the request does not
@@ -68,10 +68,10 @@ class Attribute:
 @dataclass(frozen=True, slots=True)
 class TargetSet:
     word: ClassVar = "set"
-    name: str
-    bloom_bits: int
-    bloom_hashes: int
-    max_request_values: int
+    name: str = KEY
+    bloom_bits: int = 256
+    bloom_hashes: int = 4
+    max_request_values: int = 64
     missing_passes_exclude: bool = False
 
     columns: ClassVar = ("", EXCLUDE_SUFFIX, "_all")
@@ -86,7 +86,7 @@ class Range:
     """`missing_passes`: users without the number see ads that have a range."""
 
     word: ClassVar = "range"
-    name: str
+    name: str = KEY
     missing_passes: bool = False
 
     columns: ClassVar = ("_min", "_max")
@@ -95,7 +95,7 @@ class Range:
 @dataclass(frozen=True, slots=True)
 class Flight:
     word: ClassVar = "flight"
-    name: str
+    name: str = KEY
 
     columns: ClassVar = ("_start", "_end")
 
@@ -103,7 +103,7 @@ class Flight:
 @dataclass(frozen=True, slots=True)
 class Property:
     word: ClassVar = "property"
-    name: str
+    name: str = KEY
 
     columns: ClassVar = ("",)
 
@@ -205,48 +205,19 @@ class TargetingSchema:
 
 
 @dataclass(frozen=True, slots=True)
-class _AttributeSection:
-    values: tuple[str, ...] = ()
-    missing: str | None = None
-    missing_passes_exclude: bool = False
-    clock: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _SetSection:
-    bloom_bits: int = 256
-    bloom_hashes: int = 4
-    max_request_values: int = 64
-    missing_passes_exclude: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _RangeSection:
-    missing_passes: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _EmptySection:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
 class _TargetingSection:
-    attributes: dict[str, _AttributeSection] = field(default_factory=dict)
-    sets: dict[str, _SetSection] = field(default_factory=dict)
-    ranges: dict[str, _RangeSection] = field(default_factory=dict)
-    flights: dict[str, _EmptySection] = field(default_factory=dict)
-    properties: dict[str, _EmptySection] = field(default_factory=dict)
+    attributes: dict[str, Attribute] = field(default_factory=dict)
+    sets: dict[str, TargetSet] = field(default_factory=dict)
+    ranges: dict[str, Range] = field(default_factory=dict)
+    flights: dict[str, Flight] = field(default_factory=dict)
+    properties: dict[str, Property] = field(default_factory=dict)
     hash_seed: int = 0
     entities: tuple[str, ...] = ()
 
 
 def load_schema(path: Path) -> TargetingSchema:
     section = load_section(_TargetingSection, read_yaml(path), str(path))
-    made: dict[str, Any] = {
-        key: tuple(kind(name, **asdict(each)) for name, each in getattr(section, key).items())
-        for key, kind in KINDS.items()
-    }
+    made: dict[str, Any] = {kind: tuple(getattr(section, kind).values()) for kind in KINDS}
     try:
         made["attributes"] = tuple(map(_with_clock_values, made["attributes"]))
         return TargetingSchema(hash_seed=section.hash_seed, entities=section.entities, **made)

@@ -3,13 +3,10 @@
 NumPy sorts and merges its arrays without the interpreter's lock; a large dictionary would hold it.
 """
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.int64]
-Values = npt.NDArray[Any]
+from grace.configs.arrays import AnyArray, Bools, Int64
 
 MOST_CHANGES = 1024
 """The most changes that wait to be merged into the array. A merge takes time in its size."""
@@ -32,7 +29,7 @@ class IdMap:
     def __len__(self) -> int:
         return self._size
 
-    def of(self, ids: Array) -> Values:
+    def of(self, ids: Int64) -> AnyArray:
         """Return the value of each id.   [n] -> [n]"""
         found = np.full(len(ids), self._absent)
         for known, values in ((self._ids, self._values), (self._changed, self._changes)):
@@ -41,7 +38,7 @@ class IdMap:
                 found[there] = values[at[there]]
         return found
 
-    def put(self, ids: Array, values: npt.ArrayLike) -> None:
+    def put(self, ids: Int64, values: npt.ArrayLike) -> None:
         """Give ids values, or remove those whose value is `absent`. Ids are distinct, ascending."""
         given, before = np.full(len(ids), values, self._absent.dtype), self.of(ids)
         self._size += int(self._present(given).sum()) - int(self._present(before).sum())
@@ -53,7 +50,7 @@ class IdMap:
         else:
             self._changed, self._changes = _merged((self._changed, self._changes), news)
 
-    def items(self, after: int | None = None, most: int | None = None) -> tuple[Array, Values]:
+    def items(self, after: int | None = None, most: int | None = None) -> tuple[Int64, AnyArray]:
         """Return the ids above `after`, ascending, at most `most` of them, and their values."""
         begin, first = (
             0 if after is None else int(np.searchsorted(ids, after, side="right"))
@@ -66,18 +63,18 @@ class IdMap:
         ids, values = self._without_absent(*_merged(known, changed))
         return ids[:most], values[:most]
 
-    def sorted_ids(self, after: int | None = None, most: int | None = None) -> Array:
+    def sorted_ids(self, after: int | None = None, most: int | None = None) -> Int64:
         return self.items(after, most)[0]
 
-    def _present(self, values: Values) -> npt.NDArray[np.bool_]:
+    def _present(self, values: AnyArray) -> Bools:
         return values if values.dtype == np.bool_ else ~np.isnan(values)
 
-    def _without_absent(self, ids: Array, values: Values) -> tuple[Array, Values]:
+    def _without_absent(self, ids: Int64, values: AnyArray) -> tuple[Int64, AnyArray]:
         present = self._present(values)
         return (ids, values) if present.all() else (ids[present], values[present])
 
 
-def distinct(ids: Array) -> Array:
+def distinct(ids: Int64) -> Int64:
     """Return the ids ascending, each once."""
     ascending = np.sort(ids)
     if len(ascending) < 2:
@@ -85,7 +82,7 @@ def distinct(ids: Array) -> Array:
     return ascending[np.concatenate(([True], ascending[1:] != ascending[:-1]))]
 
 
-def _merged(old: tuple[Array, Values], new: tuple[Array, Values]) -> tuple[Array, Values]:
+def _merged(old: tuple[Int64, AnyArray], new: tuple[Int64, AnyArray]) -> tuple[Int64, AnyArray]:
     """Return the ids of both, ascending; the new value counts for an id of both."""
     if not len(old[0]) or not len(new[0]):
         return new if len(new[0]) else old
@@ -96,7 +93,7 @@ def _merged(old: tuple[Array, Values], new: tuple[Array, Values]) -> tuple[Array
     return np.insert(old[0], at, new[0][news]), np.insert(values, at, new[1][news])
 
 
-def _places(ascending: Array, ids: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
+def _places(ascending: Int64, ids: Int64) -> tuple[Int64, Bools]:
     """Return where each id is or belongs, and whether it is there. `ascending` is not empty."""
     at = np.searchsorted(ascending, ids)
     return at, ascending[np.minimum(at, len(ascending) - 1)] == ids

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from threading import Lock
 
 import numpy as np
-import numpy.typing as npt
 
-from grace.index.entities import NO_ENTITY
+from grace.configs.arrays import Bools, Float32, Int32, Int64, UInt64
 from grace.index.matchers.exact_lists import changed_pairs
+from grace.index.matching.ads import NO_ENTITY
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.rules import places_of
 from grace.index.targeting.schema import AD_LEVEL
@@ -30,16 +30,14 @@ MOST_NOTES = 256
 """The most changes of pairs that wait apart for a batch. An idle server would keep all of them."""
 
 _NONE = np.empty(0, np.int64)
-Ids32 = npt.NDArray[np.int32]
-Words = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
 class LiveView:
     """The stops and weights that one batch matches with."""
 
-    stopped: Words | None = None  # [ceil(ads / 64)], bit i: ordinal i is stopped; None: no ad is
-    weights: npt.NDArray[np.float32] | None = None  # [ads]; None: those of the snapshot count
+    stopped: UInt64 | None = None  # [ceil(ads / 64)], bit i: ordinal i is stopped; None: no ad is
+    weights: Float32 | None = None  # [ads]; None: those of the snapshot count
 
 
 class LiveAds:
@@ -53,10 +51,10 @@ class LiveAds:
         self._snapshot = snapshot
         self.view = LiveView()
         self.ads_stopped = 0
-        self._pairs: deque[tuple[npt.NDArray[np.int64], Ids32]] = deque()
+        self._pairs: deque[tuple[Int64, Int32]] = deque()
         self._passing = Lock()
 
-    def pass_pairs(self, write: Callable[[npt.NDArray[np.int64], Ids32], None]) -> None:
+    def pass_pairs(self, write: Callable[[Int64, Int32], None]) -> None:
         """Call `write` with what has changed in `leaf_rules` since the last call, if anything has.
 
         Any thread may call it. Positions are distinct. `write` must finish before it returns; if it
@@ -69,7 +67,7 @@ class LiveAds:
             for _ in range(noted):
                 self._pairs.popleft()
 
-    def _latest(self, noted: int) -> tuple[npt.NDArray[np.int64], Ids32]:
+    def _latest(self, noted: int) -> tuple[Int64, Int32]:
         """Join the first notes: of a pair that changed several times, the last change counts."""
         notes = [self._pairs[place] for place in reversed(range(noted))]
         positions = np.concatenate([each[0] for each in notes])
@@ -97,7 +95,7 @@ class LiveAds:
         if len(touched.weights):
             self._write_weights(state, touched.weights)
 
-    def _write_stops(self, ordinals: npt.NDArray[np.int64], stopped: npt.NDArray[np.bool_]) -> None:
+    def _write_stops(self, ordinals: Int64, stopped: Bools) -> None:
         words = self.view.stopped
         if words is None:
             if not stopped.any():
@@ -111,7 +109,7 @@ class LiveAds:
         self.ads_stopped += int(stopped.sum()) - int(before.sum())
         self._note_pairs(ordinals[stopped != before])
 
-    def _note_pairs(self, ordinals: npt.NDArray[np.int64]) -> None:
+    def _note_pairs(self, ordinals: Int64) -> None:
         lists = self._snapshot.exact
         if lists is None or not len(ordinals):
             return
@@ -134,7 +132,7 @@ class LiveAds:
         news, usual = state.weights.of(ad_ids[known]), ads.ad_weight[ordinals[known]]
         weights[ordinals[known]] = np.where(np.isnan(news), usual, news)
 
-    def _weights(self, state: UpdateState) -> npt.NDArray[np.float32] | None:
+    def _weights(self, state: UpdateState) -> Float32 | None:
         (ad_ids, news), ads = state.weights.items(), self._snapshot.ads
         ordinals = ads.ordinals(ad_ids)
         known = ordinals >= 0
@@ -144,7 +142,7 @@ class LiveAds:
         weights[ordinals[known]] = news[known]
         return weights
 
-    def _ordinals(self, stops: Mapping[str, Ids]) -> npt.NDArray[np.int64]:
+    def _ordinals(self, stops: Mapping[str, Ids]) -> Int64:
         """Return the ordinals of all ads that these ids name, ascending, each once."""
         found = [self._snapshot.ads.ordinals(stops.get(AD_LEVEL, _NONE))]
         for entities in self._snapshot.entities:
@@ -154,9 +152,7 @@ class LiveAds:
         ordinals = np.concatenate(found)
         return distinct(ordinals[ordinals >= 0])
 
-    def _are_stopped(
-        self, state: UpdateState, ordinals: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.bool_]:
+    def _are_stopped(self, state: UpdateState, ordinals: Int64) -> Bools:
         """Return for each ordinal whether any level stops it."""
         stopped = np.zeros(len(ordinals), np.bool_)
         if AD_LEVEL in state.stopped:
@@ -170,7 +166,7 @@ class LiveAds:
         return stopped
 
 
-def _differing(one: Words | None, other: Words | None) -> npt.NDArray[np.int64]:
+def _differing(one: UInt64 | None, other: UInt64 | None) -> Int64:
     """Return the ordinals whose bits differ, ascending. None has no bit."""
     if one is None or other is None:
         words = other if one is None else one

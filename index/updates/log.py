@@ -52,7 +52,7 @@ class NotKeptError(GraceError):
 class UpdateLog:
     """The open log. It is not thread-safe."""
 
-    def __init__(self, folder: Path, replay: Callable[[bytes], None]) -> None:
+    def __init__(self, folder: Path, replay: Callable[[bytes], object]) -> None:
         """Lock the folder, and call `replay` with each update of its log in turn.
 
         Raise InputError if the log is damaged, does not replay, or belongs to another server.
@@ -168,7 +168,7 @@ class UpdateLog:
         except OSError as error:
             self._broken = f"{self._path}: cannot be cut: {error.strerror}; {_RESTART}"
 
-    def _replay(self, content: bytes, replay: Callable[[bytes], None]) -> int:
+    def _replay(self, content: bytes, replay: Callable[[bytes], object]) -> int:
         """Replay every complete frame, and return where the last one ends."""
         if not content.startswith(MAGIC):
             raise InputError(f"{self._path}: offset 0: not a log of ad updates; {_REMEDY}")

@@ -33,8 +33,6 @@ _Path: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class RefusedPut:
-    """A put that is not taken."""
-
     place: int  # among the rows, from 0
     ad_id: int  # 0 if it cannot be read
     column: str  # the one with the fault, or empty

@@ -5,17 +5,17 @@ millions of ids, so C++ and NumPy read and write it, without the interpreter's l
 """
 
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, c_char_p, c_int64, c_uint64
+from ctypes import c_char_p
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from grace.configs.arrays import Float32, Int64
 from grace.configs.errors import RequestError
 from grace.index.targeting.schema import AD_LEVEL, is_name
 from grace.index.updates.id_map import distinct
-from grace.native.loader import array_in, array_out, declare
+from grace.native.loader import declare
 from grace.native.wire import LONG_MESSAGES
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 
@@ -27,29 +27,22 @@ MOST_PUTS = 100_000
 """The most puts and removals of one message."""
 MOST_PARTS = 4096
 
-Ids: TypeAlias = npt.NDArray[np.int64]
+Ids: TypeAlias = Int64
 """Distinct ids, ascending."""
 Change: TypeAlias = tuple[int, bytes | None]
 """An ad's id and the row that is put; None removes the ad."""
-Weights: TypeAlias = npt.NDArray[np.float32]
 
 _NONE = np.empty(0, np.int64)
 # The last one is for the whole update, and again for each level.
 _MOST_ID_BYTES, _MOST_WEIGHT_BYTES, _MOST_OTHER_BYTES = 10, 18, 64
 
-_take_weights = declare(
-    "grace_update_weights", c_char_p, c_int64, c_int64, array_out(np.int64), array_out(np.float32)
-)
+_take_weights = declare("grace_update_weights(text, int64, int64, out int64[], out float32[])")
 _write = declare(
-    "grace_update_write",
-    *(c_uint64, c_int64, POINTER(c_char_p), array_in(np.int64), array_in(np.int64)),
-    *(c_int64, array_in(np.int64), array_in(np.float32)),
-    *(c_int64, array_out(np.uint8), array_out(np.int64)),
+    "grace_update_write("
+    "uint64, int64, texts, int64[], int64[], int64, int64[], float32[], int64, out uint8[], "
+    "out int64[])"
 )
-_write_ids = declare(
-    "grace_ids_write",
-    *(c_int64, array_in(np.int64), c_int64, array_out(np.uint8), array_out(np.int64)),
-)
+_write_ids = declare("grace_ids_write(int64, int64[], int64, out uint8[], out int64[])")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +56,7 @@ class AdUpdate:
     stop: Mapping[str, Ids] = field(default_factory=dict)  # by level
     resume: Mapping[str, Ids] = field(default_factory=dict)
     weighted: Ids = field(default_factory=lambda: _NONE)  # the ads that get a weight
-    weights: Weights = field(default_factory=lambda: np.empty(0, np.float32))  # float32 [weighted]
+    weights: Float32 = field(default_factory=lambda: np.empty(0, np.float32))  # float32 [weighted]
     unweight: Ids = field(default_factory=lambda: _NONE)
     put: tuple[bytes, ...] = ()  # rows of the ads table in JSON, one for each ad that is put
     put_ids: tuple[int, ...] = ()  # their ids, once the rows have been read
@@ -153,7 +146,7 @@ def _too_many_levels(levels: int) -> RequestError:
 
 
 def full_message(
-    sequence: int, stopped: Mapping[str, Ids], weighted: Ids, weights: Weights, parts: int = 0
+    sequence: int, stopped: Mapping[str, Ids], weighted: Ids, weights: Float32, parts: int = 0
 ) -> memoryview:
     """Return the FULL UpdateAdsRequest that makes this state, or the first of its parts."""
     names = [level.encode() for level in stopped]
@@ -195,7 +188,7 @@ def ids_message(ids: Ids) -> bytes:
     return message[: int(size[0])].tobytes()
 
 
-def _levels(name: str, given: Mapping[str, npt.NDArray[np.int64]]) -> dict[str, Ids]:
+def _levels(name: str, given: Mapping[str, Int64]) -> dict[str, Ids]:
     levels = {}
     for level, ids in given.items():
         if not is_name(level):
@@ -208,7 +201,7 @@ def _levels(name: str, given: Mapping[str, npt.NDArray[np.int64]]) -> dict[str, 
     return levels
 
 
-def _weights(message: bytes, count: int) -> tuple[Ids, Weights]:
+def _weights(message: bytes, count: int) -> tuple[Ids, Float32]:
     """Return the ads ascending, and their weights. Raise RequestError for the first faulty one."""
     ad_ids, weights = np.empty(count, np.int64), np.empty(count, np.float32)
     if count:

@@ -6,7 +6,6 @@ C++ reads them from the bytes of a grace.v1.RetrieveRequest, without the interpr
 
 import weakref
 from collections.abc import Mapping, Sequence
-from ctypes import c_int64, c_uint64
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
@@ -21,16 +20,16 @@ from grace.index.forms.components import components_of
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.users.values import InternedValues
-from grace.native.loader import array_in, array_out, declare
+from grace.native.loader import declare
 from grace.native.wire import read_batch
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
 UserAttributes = Mapping[str, Sequence[str] | float]
 """One request's user: name -> values, or the number of a range. An empty list means missing."""
 
-_open = declare("grace_users_open", array_out(np.uint64))
-_close = declare("grace_users_close", c_uint64)
-_read = declare("grace_users_read", c_uint64, array_in(np.int64), c_int64, array_in(np.uintp))
+_open = declare("grace_users_open(out uint64[])")
+_close = declare("grace_users_close(uint64)")
+_read = declare("grace_users_read(uint64, int64[], int64, uintp[])")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,15 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
+
+from grace.configs.arrays import Int64, UInt8, UInt64
 
 
 @dataclass(frozen=True)
 class InternedValues:
-    offsets: npt.NDArray[np.int64]  # [values + 1], bytes of value i: offsets[i] .. [i + 1]
-    utf8: npt.NDArray[np.uint8]  # [...]: strictly ascending, value by value
+    offsets: Int64  # [values + 1], bytes of value i: offsets[i] .. [i + 1]
+    utf8: UInt8  # [...]: strictly ascending, value by value
 
     @staticmethod
     def of(values: Iterable[str]) -> "InternedValues":
@@ -33,7 +34,7 @@ class InternedValues:
         place = bisect_left(self, value)  # UTF-8 and Python order texts in the same way
         return place < len(self) and self[place] == value
 
-    def hashes(self, seed: int) -> npt.NDArray[np.uint64]:
+    def hashes(self, seed: int) -> UInt64:
         """Return the hash of each value, from which its Bloom bits are taken."""
         blob, ends = self.utf8.tobytes(), self.offsets.tolist()
         found = (xxh3_64_intdigest(blob[begin:end], seed) for begin, end in pairwise(ends))

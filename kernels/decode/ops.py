@@ -12,6 +12,14 @@ from torch import Tensor
 
 from grace.kernels.decode.admit_children import AdmitChildren, admit_children_reference
 from grace.kernels.decode.cross_attention import BeamQueries, cross_attention_reference
+from grace.kernels.decode.prompt_attention import (
+    Heads,
+    PromptQueries,
+    PromptTokens,
+    causal_attention_reference,
+    place_heads_reference,
+    prompt_attention_reference,
+)
 from grace.kernels.decode.select_beams import Choice, select_beams_reference
 from grace.kernels.decode.self_attention import (
     PagedPrefixes,
@@ -21,6 +29,7 @@ from grace.kernels.decode.self_attention import (
 from grace.kernels.decode.tensors import Beams, DecodeIndex
 from grace.kernels.decode.users import UserTensors
 from grace.kernels.eligibility.eligible_nodes import eligible_nodes_reference
+from grace.kernels.products.log_sums import log_sums_reference
 from grace.kernels.products.row_factors import activate_reference, row_factors_reference
 
 SelectBeams: TypeAlias = Callable[[Choice], Beams]
@@ -32,6 +41,10 @@ class Ops:
 
     self_attention: Callable[[PagedPrefixes], Tensor]
     cross_attention: Callable[[BeamQueries], Tensor]
+    causal_attention: Callable[[PromptTokens], Tensor]
+    prompt_attention: Callable[[PromptQueries], Tensor]
+    place_heads: Callable[[Heads, Tensor], Tensor]  # (heads, pairs)
+    log_sums: Callable[[Tensor, Tensor, Tensor], Tensor]  # (rows, head, row_scale)
     row_factors: Callable[[Tensor, float], Tensor]  # (x, eps)
     activate: Callable[[Tensor, Tensor, str], Tensor]  # (hidden, row_scale, ffn)
     eligible_nodes: Callable[[UserTensors, DecodeIndex], Tensor]
@@ -43,7 +56,11 @@ class Ops:
 REFERENCE = Ops(
     self_attention=self_attention_reference,
     cross_attention=cross_attention_reference,
+    causal_attention=causal_attention_reference,
+    prompt_attention=prompt_attention_reference,
+    place_heads=place_heads_reference,
     row_factors=row_factors_reference,
+    log_sums=log_sums_reference,
     activate=activate_reference,
     eligible_nodes=eligible_nodes_reference,
     admit_children=admit_children_reference,

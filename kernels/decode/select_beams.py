@@ -22,6 +22,8 @@ class Choice:
     ordered: bool
     # float32 [B * M], multiplies the row's logits: an RMS factor not yet applied
     row_scale: Tensor | None = None
+    # float32 [B * M]: logs of the sums of exp of all tokens' scaled logits; None: the columns' own
+    log_sums: Tensor | None = None
 
     def check(self) -> tuple[int, int]:
         scores, found = self.scores, self.candidates
@@ -36,6 +38,7 @@ class Choice:
         require_tensor("candidates.nodes", found.nodes, torch.int32, candidates=count)
         require_optional("candidates.counts", found.counts, torch.int32, rows=rows)
         require_optional("row_scale", self.row_scale, torch.float32, rows=rows)
+        require_optional("log_sums", self.log_sums, torch.float32, rows=rows)
         if self.k < 1:
             raise ValueError(f"k must be at least 1, got {self.k}")
         return requests, beams
@@ -63,7 +66,7 @@ def select_beams_reference(given: Choice) -> Beams:
         raise ValueError(
             f"candidates.tokens reach {int(used.max())}, logits have {columns} columns only"
         )
-    rows, totals = candidate_totals(given.logits, given.scores, candidates, given.row_scale)
+    rows, totals = candidate_totals(given, candidates)
     not_finite = totals.isnan() | totals.isposinf()
     selected = _dead_beams(requests, beams, k, given.scores)
     borders = candidates.offsets[::beams].tolist()
@@ -79,17 +82,23 @@ def select_beams_reference(given: Choice) -> Beams:
     return selected
 
 
-def candidate_totals(
-    logits: Tensor, scores: Tensor, candidates: Candidates, row_scale: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Return the beam row of each packed candidate, and its score.   2 x [n]"""
-    rows = torch.arange(len(logits), device=logits.device)
+def candidate_totals(given: Choice, candidates: Candidates) -> tuple[Tensor, Tensor]:
+    """Return the beam row of each packed candidate, and its score.   2 x [n]
+
+    The candidates are those of the first rows of `given`, or of all.
+    """
+    count = len(candidates.offsets) - 1
+    rows = torch.arange(count, device=given.logits.device)
     rows = rows.repeat_interleave(candidates.offsets.diff())
-    scaled = logits.float()
-    if row_scale is not None:
-        scaled = scaled * row_scale.unsqueeze(1)
-    log_probabilities = torch.log_softmax(scaled, dim=-1)
-    return rows, log_probabilities[rows, candidates.tokens.long()] + scores.flatten()[rows]
+    scaled = given.logits[:count].float()
+    if given.row_scale is not None:
+        scaled = scaled * given.row_scale[:count].unsqueeze(1)
+    if given.log_sums is None:
+        log_probabilities = torch.log_softmax(scaled, dim=-1)
+    else:
+        log_probabilities = scaled - given.log_sums[:count].unsqueeze(1)
+    own = given.scores.flatten()[rows]
+    return rows, log_probabilities[rows, candidates.tokens.long()] + own
 
 
 def _best(totals: Tensor, k: int, ordered: bool) -> Tensor:

@@ -20,7 +20,7 @@ class _Selection(ctypes.Structure):
     """The layout of native/cuda/selection.cuh."""
 
     _fields_ = (
-        *fields(c_void_p, "logits row_scale scores offsets counts tokens nodes"),
+        *fields(c_void_p, "logits row_scale log_sums scores offsets counts tokens nodes"),
         *fields(c_void_p, "normalisers group_best keys"),
         *fields(c_void_p, "kept_parents kept_tokens kept_nodes kept_scores corrupt"),
         *fields(c_int64, "requests beams columns logit_kind k capacity ordered"),
@@ -58,6 +58,7 @@ def select_beams_cuda(given: Choice) -> Beams:
     selection = _Selection(
         logits=address("logits", logits, device, logits.dtype),
         row_scale=address("row_scale", given.row_scale, device, torch.float32),
+        log_sums=address("log_sums", given.log_sums, device, torch.float32),
         scores=address("scores", given.scores, device, torch.float32),
         offsets=address("candidates.offsets", candidates.offsets, device, torch.int32),
         counts=address("candidates.counts", candidates.counts, device, torch.int32),

@@ -8,24 +8,32 @@ times as large as before, so `round_grown` follows it.
 
 Rounded columns are in the order in which a GPU's threads hold them: within 128 columns, column
 8 j + 2 q + e is at 32 q + 2 j + e. A weight that is multiplied by them has its columns in the same
-order (`RoundedWeight.of`), so the order changes no sum.
+order (`RoundedWeight.of`), so the order changes no sum. Gated hidden columns are half of their
+product's: within 64 columns, column 4 i + q is at 16 q + i.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from grace.kernels.checks import require_tensor, sizes_of
 from grace.kernels.products.row_factors import row_factors_reference
-from grace.kernels.row_stable import linear
+from grace.kernels.row_stable import linear, sigmoid
 
 E4M3 = torch.float8_e4m3fn
 LARGEST = 448.0  # the largest number of e4m3
 
 ORDERED = 128
 """Number of columns that are reordered together. The width of rounded rows is a multiple of it."""
+
+GATED = 64
+"""The same for gated hidden rows."""
+
+Order: TypeAlias = Literal["plain", "ordered", "gated"]
+"""The order of columns: as they are, of a thread's rounded numbers, or of its gated ones."""
 
 HEADROOM = 2.0  # the scale of a row, divided by its RMS factor before the last addition
 
@@ -41,12 +49,12 @@ class RoundedWeight:
     scales: Tensor  # float32 [outs]: the weight is about rounded * scales
 
     @staticmethod
-    def of(weight: Tensor, *, reads_ordered: bool) -> "RoundedWeight":
-        """Round a weight. `reads_ordered`: it multiplies rows whose columns are ordered."""
+    def of(weight: Tensor, *, reads: Order) -> "RoundedWeight":
+        """Round a weight that multiplies rows whose columns have this order."""
         weight = weight.float()
         scales = weight.abs().amax(dim=1).clamp_min(torch.finfo(torch.float32).tiny) / LARGEST
         rounded = to_e4m3(weight / scales.unsqueeze(1))
-        return RoundedWeight(ordered(rounded) if reads_ordered else rounded, scales)
+        return RoundedWeight(_ORDERS[reads](rounded), scales)
 
     def __len__(self) -> int:
         return len(self.rounded)
@@ -96,7 +104,8 @@ class RoundedOps:
     product: Callable[[Tensor, RoundedWeight, Tensor], None]  # (rounded, weight, out)
     add_product: Callable[[Addition], RoundedRows]
     round_grown: Callable[[RoundedRows, Tensor], None]  # (rows, their row factors before)
-    hidden: Callable[[RoundedRows, RoundedWeight], Tensor]
+    hidden: Callable[[RoundedRows, RoundedWeight, str], Tensor]  # (rows, weight, ffn)
+    log_sums: Callable[[RoundedRows, RoundedWeight, int], Tensor]  # (rows, weight, tokens)
 
 
 def to_e4m3(x: Tensor) -> Tensor:
@@ -120,6 +129,20 @@ def ordered(rounded: Tensor) -> Tensor:
     require_ordered("rounded rows", columns)
     parts = rounded.view(torch.uint8).view(rows, columns // ORDERED, ORDERED // 8, 4, 2)
     return parts.transpose(2, 3).reshape(rows, columns).view(E4M3)
+
+
+def gated_order(rounded: Tensor) -> Tensor:
+    """Return rows of e4m3 with their columns in the order of gated hidden rows."""
+    rows, columns = rounded.shape
+    parts = rounded.view(torch.uint8).view(rows, columns // GATED, GATED // 4, 4)
+    return parts.transpose(2, 3).reshape(rows, columns).view(E4M3)
+
+
+_ORDERS: Mapping[Order, Callable[[Tensor], Tensor]] = {
+    "plain": lambda rounded: rounded,
+    "ordered": ordered,
+    "gated": gated_order,
+}
 
 
 def round_rows_reference(rows: Tensor, eps: float) -> RoundedRows:
@@ -163,11 +186,26 @@ def round_grown_reference(rows: RoundedRows, before: Tensor) -> None:
     rows.rounded_factors[grown] = 1.0 / HEADROOM
 
 
-def hidden_reference(rows: RoundedRows, weight: RoundedWeight) -> Tensor:
-    """Return the rounded ReLU of x W^T of normalised rows.   -> e4m3 [rows, outs], ordered"""
+def hidden_reference(rows: RoundedRows, weight: RoundedWeight, ffn: str) -> Tensor:
+    """Return the rounded hidden rows of a feed-forward network, of normalised rows.
+
+    relu        the ReLU of x W^T       -> e4m3 [rows, outs], ordered
+    gated_silu  silu(gate) * value, whose products are neighbours in x W^T
+                                        -> e4m3 [rows, outs / 2], in the gated order
+    """
     check_product(rows.rounded, weight)
     product = _product(rows.rounded, weight) * rows.rounded_factors.unsqueeze(1)
-    return ordered(to_e4m3(torch.relu(product)))
+    if ffn == "relu":
+        return ordered(to_e4m3(torch.relu(product)))
+    gate, value = product.view(len(product), -1, 2).unbind(dim=2)
+    return gated_order(to_e4m3(gate * sigmoid(gate) * value))
+
+
+def log_sums_reference(rows: RoundedRows, weight: RoundedWeight, tokens: int) -> Tensor:
+    """Return log(sum_v exp((x W^T)_v)) of normalised rows, over the first `tokens` columns."""
+    check_product(rows.rounded, weight)
+    product = _product(rows.rounded, weight) * rows.rounded_factors.unsqueeze(1)
+    return torch.logsumexp(product[:, :tokens], dim=1)
 
 
 def check_product(rounded: Tensor, weight: RoundedWeight) -> None:
@@ -188,4 +226,5 @@ REFERENCE_ROUNDED = RoundedOps(
     add_product=add_product_reference,
     round_grown=round_grown_reference,
     hidden=hidden_reference,
+    log_sums=log_sums_reference,
 )

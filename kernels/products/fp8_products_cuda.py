@@ -38,14 +38,16 @@ from grace.kernels.products.fp8_products import (
 from grace.kernels.triton_parts import await_kernel_before, early_launch
 from grace.native.loader import declare_cuda
 
+_BAND = 8  # tiles of rows that share a read of a vocabulary's columns
 _TILE_COLUMNS = 128  # whose squares the product sums
 _FACTOR_ROWS = 256
+_JOINED_ROWS, _JOINED_PARTS = 16, 256  # of a program; that it reads at a time
 _GROWN, _HEADROOM = tl.constexpr(GROWN), tl.constexpr(HEADROOM)
 _LARGEST, _ORDERED = tl.constexpr(LARGEST), tl.constexpr(ORDERED)
 
 
 class _Result(IntEnum):
-    ROWS, RESIDUAL, HIDDEN = range(3)
+    ROWS, RESIDUAL, HIDDEN, GATED, LOG_SUMS = range(5)
 
 
 class _Product(ctypes.Structure):
@@ -53,8 +55,8 @@ class _Product(ctypes.Structure):
 
     _fields_ = (
         *fields(c_void_p, "x weight weight_scales request_scales"),
-        *fields(c_void_p, "row_factors out rounded squares"),
-        *fields(c_int64, "rows outs inner beams result early"),
+        *fields(c_void_p, "row_factors out rounded squares log_sums"),
+        *fields(c_int64, "rows outs inner beams result early counted band"),
         ("times", c_float),
     )
 
@@ -102,12 +104,42 @@ def add_product_cuda(given: Addition) -> RoundedRows:
     return RoundedRows(rows, after, copy, rounded_factors)
 
 
-def hidden_cuda(rows: RoundedRows, weight: RoundedWeight) -> Tensor:
+def hidden_cuda(rows: RoundedRows, weight: RoundedWeight, ffn: str) -> Tensor:
     check_product(rows.rounded, weight)
-    shape = (len(rows.rounded), len(weight))
+    result = _Result.HIDDEN if ffn == "relu" else _Result.GATED
+    shape = (len(rows.rounded), len(weight) // (1 if ffn == "relu" else 2))
     hidden = torch.empty(shape, dtype=E4M3, device=rows.rounded.device)
-    _launch(_Result.HIDDEN, rows.rounded, weight, copy=hidden, row_factors=rows.rounded_factors)
+    _launch(result, rows.rounded, weight, copy=hidden, row_factors=rows.rounded_factors)
     return hidden
+
+
+def log_sums_cuda(rows: RoundedRows, weight: RoundedWeight, tokens: int) -> Tensor:
+    check_product(rows.rounded, weight)
+    count, device = len(rows.rounded), rows.rounded.device
+    shape = (len(weight) // _TILE_COLUMNS, count, 2)
+    parts = torch.empty(shape, dtype=torch.float32, device=device)
+    factors = rows.rounded_factors
+    _launch(
+        _Result.LOG_SUMS,
+        rows.rounded,
+        weight,
+        row_factors=factors,
+        log_sums=parts,
+        counted=tokens,
+    )
+    out = torch.empty(count, dtype=torch.float32, device=device)
+    if count:
+        _join_sums[(triton.cdiv(count, _JOINED_ROWS),)](
+            parts,
+            out,
+            count,
+            parts=len(parts),
+            block_rows=_JOINED_ROWS,
+            block_parts=_JOINED_PARTS,
+            num_warps=8,
+            **early_launch(device, count),
+        )
+    return out
 
 
 def round_rows_triton(rows: Tensor, eps: float) -> RoundedRows:
@@ -153,6 +185,7 @@ CUDA_ROUNDED = RoundedOps(
     add_product=add_product_cuda,
     round_grown=round_grown_triton,
     hidden=hidden_cuda,
+    log_sums=log_sums_cuda,
 )
 
 
@@ -165,6 +198,8 @@ def _launch(
     copy: Tensor | None = None,
     row_factors: Tensor | None = None,
     request_scales: Tensor | None = None,
+    log_sums: Tensor | None = None,
+    counted: int = 0,
 ) -> Tensor:
     """Launch a product; return the sums of squares of its tiles' rows, [tiles, rows]."""
     (rows, inner), outs, device = x.shape, len(weight), x.device
@@ -182,6 +217,9 @@ def _launch(
         out=address("out", out, device, torch.bfloat16),
         rounded=address("copy", copy, device, E4M3),
         squares=squares.data_ptr(),
+        log_sums=address("log_sums", log_sums, device, torch.float32),
+        counted=counted,
+        band=_BAND if result is _Result.LOG_SUMS else 1,
         rows=rows,
         outs=outs,
         inner=inner,
@@ -224,6 +262,37 @@ def _factors(
     before = tl.load(p_before + o_row, mask=live, other=1.0)
     tl.store(p_own + o_row, factor, mask=live)
     tl.store(p_rounded + o_row, factor / (before * _HEADROOM), mask=live)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _join_sums(
+    p_parts: tl.tensor,
+    p_out: tl.tensor,
+    rows: tl.tensor,
+    parts: tl.constexpr,
+    block_rows: tl.constexpr,
+    block_parts: tl.constexpr,
+    early: tl.constexpr,
+) -> None:
+    """Add the sums of all parts of a row, each relative to its own largest number."""
+    await_kernel_before(early)
+    o_row = (tl.program_id(0) * block_rows + tl.arange(0, block_rows)).to(tl.int64)
+    live = o_row < rows
+    highest = tl.full((block_parts, block_rows), float("-inf"), tl.float32)
+    total = tl.zeros((block_parts, block_rows), tl.float32)
+    for start in tl.range(0, parts, block_parts):
+        o_part = start + tl.arange(0, block_parts)
+        there = (o_part < parts)[:, None] & live[None, :]
+        p_part = p_parts + 2 * (o_part[:, None] * rows + o_row[None, :])
+        own = tl.load(p_part, mask=there, other=float("-inf"))
+        reached = tl.maximum(highest, own)
+        base = tl.where(reached == float("-inf"), 0.0, reached)
+        added = tl.load(p_part + 1, mask=there, other=0.0) * tl.exp(own - base)
+        total = total * tl.exp(highest - base) + added
+        highest = reached
+    most = tl.max(highest, axis=0)
+    sums = tl.sum(total * tl.exp(highest - most[None, :]), axis=0)
+    tl.store(p_out + o_row, most + tl.log(sums), mask=live)
 
 
 @triton.jit

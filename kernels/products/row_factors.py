@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from grace.kernels.checks import require_tensor, sizes_of
-from grace.kernels.row_stable import gelu
+from grace.kernels.row_stable import gelu, sigmoid
 
 
 def row_factors_reference(x: Tensor, eps: float) -> Tensor:
@@ -20,9 +20,9 @@ def row_factors_reference(x: Tensor, eps: float) -> Tensor:
 def activate_reference(hidden: Tensor, row_scale: Tensor, ffn: str) -> Tensor:
     """Return the hidden rows of a feed-forward network whose input was not normalised yet.
 
-    They are relu(r h), or gelu(r h_gate) * (r h_value) with the gate first, in float32.
+    They are relu(r h), or gate(r h_gate) * (r h_value) with the gate first, in float32.
 
-    hidden     [rows, d_ff] for "relu", [rows, 2 * d_ff] for "gated_gelu"
+    hidden     [rows, d_ff] for "relu", [rows, 2 * d_ff] for "gated_gelu" and "gated_silu"
     row_scale  float32 [rows]   r: an RMS factor not yet applied
     -> [rows, d_ff] in hidden's type
     """
@@ -31,11 +31,13 @@ def activate_reference(hidden: Tensor, row_scale: Tensor, ffn: str) -> Tensor:
     if ffn == "relu":
         return torch.relu(scaled).to(hidden.dtype)
     gate, value = scaled.chunk(2, dim=1)
-    return (gelu(gate) * value).to(hidden.dtype)
+    opened = gelu(gate) if ffn == "gated_gelu" else gate * sigmoid(gate)
+    return (opened * value).to(hidden.dtype)
 
 
 def check_activation(hidden: Tensor, row_scale: Tensor, ffn: str) -> None:
     rows, wide = sizes_of("hidden", hidden, "rows d_ff")
     require_tensor("row_scale", row_scale, torch.float32, rows=rows)
-    if ffn != "relu" and (ffn != "gated_gelu" or wide % 2):
-        raise ValueError(f"ffn must be relu, or gated_gelu of an even width, got {ffn} of {wide}")
+    if ffn != "relu" and (ffn not in ("gated_gelu", "gated_silu") or wide % 2):
+        fault = "ffn must be relu, or gated_gelu or gated_silu of an even width"
+        raise ValueError(f"{fault}, got {ffn} of {wide}")

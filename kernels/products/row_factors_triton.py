@@ -42,7 +42,7 @@ def row_factors_triton(x: Tensor, eps: float) -> Tensor:
 def activate_triton(hidden: Tensor, row_scale: Tensor, ffn: str) -> Tensor:
     check_activation(hidden, row_scale, ffn)
     require_contiguous(hidden=hidden, row_scale=row_scale)
-    gated = ffn == "gated_gelu"
+    gated = ffn != "relu"
     rows, wide = len(hidden), hidden.shape[1] // (2 if gated else 1)
     out = torch.empty((rows, wide), dtype=hidden.dtype, device=hidden.device)
     if out.numel():
@@ -55,6 +55,7 @@ def activate_triton(hidden: Tensor, row_scale: Tensor, ffn: str) -> Tensor:
             rows,
             wide=wide,
             gated=gated,
+            is_silu=ffn == "gated_silu",
             block_rows=block_rows,
             block_columns=columns,
             num_warps=4,
@@ -95,6 +96,7 @@ def _activate(
     rows: tl.tensor,
     wide: tl.constexpr,
     gated: tl.constexpr,
+    is_silu: tl.constexpr,
     block_rows: tl.constexpr,
     block_columns: tl.constexpr,
     early: tl.constexpr,
@@ -110,7 +112,7 @@ def _activate(
     if gated:
         value = tl.load(p_row + wide, mask=inside, other=0.0).to(tl.float32) * factor
         # x (1 + tanh(u)) / 2 = x / (1 + exp(-2u)), without tanh and its cancellation.
-        twice = 1.5957691216057308 * (x + 0.044715 * x * x * x)  # 2 sqrt(2 / pi)
+        twice = x if is_silu else 1.5957691216057308 * (x + 0.044715 * x * x * x)  # 2 sqrt(2 / pi)
         result = x / (1.0 + tl.exp(-twice)) * value
     else:
         result = tl.where(x < 0.0, 0.0, x)  # NaN stays NaN, which a maximum would hide

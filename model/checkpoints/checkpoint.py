@@ -18,20 +18,22 @@ from grace.kernels import require_device
 from grace.model.checkpoints.folder import (
     MODEL_YAML,
     WEIGHTS,
+    load_spec,
     require_files,
     require_new,
     require_sids,
 )
 from grace.model.checkpoints.weights_file import open_weights, write_weights
-from grace.model.definition.model import Model
-from grace.model.definition.spec import ModelSpec, load_spec
+from grace.model.definition.causal_spec import CausalModelSpec
+from grace.model.definition.model import AnyModel, Model, model_of
+from grace.model.definition.spec import ModelSpec
 
 CPU = torch.device("cpu")
 
 _ID_DIGITS = 16
 
 
-def save_checkpoint(model: Model, folder: Path) -> str:
+def save_checkpoint(model: AnyModel, folder: Path) -> str:
     """Write the model to a new or empty folder, whole or not at all. Return its id."""
     folder = folder.absolute()
     require_new(folder)
@@ -54,11 +56,12 @@ def save_checkpoint(model: Model, folder: Path) -> str:
 
 def load_checkpoint(
     folder: Path, device: torch.device = CPU, features: torch.dtype = torch.float32
-) -> Model:
+) -> AnyModel:
     """Read and check a model for inference: every weight is there, of its shape, and finite.
 
     features  the type of the features stage's weights, whose tables are most of a large model. The
-              others are float32. They must fit this type, too: an engine may compute in it
+              others are float32 or, for a GPU's causal model, as they are stored. They must fit
+              this type, too: an engine may compute in it
     """
     require_device(device)
     require_files(folder)
@@ -71,14 +74,26 @@ def load_checkpoint(
         for name in sorted(weights.shapes.keys() - shapes.keys()):
             fault = f"unexpected tensor {name!r}: {MODEL_YAML} describes no such weight"
             raise weights.fault(fault)
+        # A causal model is large, and its engine folds it weight by weight.
+        as_stored = isinstance(spec, CausalModelSpec) and features != torch.float32
+        rest = None if as_stored else torch.float32
         state = {
             name: weights.read(
-                name, features if name.startswith("features.") else torch.float32, features
+                name, features if name.startswith("features.") else rest, features
             ).to(device)
             for name in shapes
         }
     model.load_state_dict(state, assign=True)
     return model.eval().requires_grad_(False)
+
+
+def load_encoder_decoder(folder: Path, device: torch.device = CPU) -> Model:
+    """Read a model of the T5 family, for what reads an encoder's context or trains."""
+    model = load_checkpoint(folder, device)
+    if not isinstance(model, Model):
+        fault = "is a causal model; give one of the T5 family, which has an encoder"
+        raise CheckpointError(str(folder / MODEL_YAML), fault)
+    return model
 
 
 def checkpoint_id(folder: Path) -> str:
@@ -99,11 +114,11 @@ def require_match(spec: ModelSpec, snapshot: Snapshot, folder: Path | None = Non
     require_sids(spec, file, snapshot.facts.sid_space, snapshot.trie.vocab_sizes)
 
 
-def empty_model(spec: ModelSpec, source: str = MODEL_YAML) -> Model:
+def empty_model(spec: ModelSpec, source: str = MODEL_YAML) -> AnyModel:
     """Return the model without memory for its weights, on the device `meta`."""
     try:
         with torch.device("meta"):
-            return Model(spec)
+            return model_of(spec)
     except (RuntimeError, OverflowError, TypeError) as error:
         fault = str(error).splitlines()[0]
         raise CheckpointError(source, f"describes tensors that cannot be: {fault}") from None

@@ -1,9 +1,13 @@
-"""The checks of a checkpoint's folder that need no weights. Nothing here loads torch."""
+"""A checkpoint's folder without its weights. Nothing here loads torch."""
 
 from pathlib import Path
 
 from grace.configs.errors import CheckpointError, InputError
+from grace.configs.sections import load_section
+from grace.configs.yaml_loader import read_yaml
+from grace.model.definition.causal_spec import CausalModelSpec
 from grace.model.definition.spec import ModelSpec
+from grace.model.definition.t5_spec import EncoderDecoderSpec
 
 MODEL_YAML = "model.yaml"
 WEIGHTS = "model.safetensors"
@@ -13,6 +17,13 @@ PICKLE_REMEDY = (
 )
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
+def load_spec(path: Path) -> ModelSpec:
+    """Return the specification that a model.yaml describes, of either family."""
+    values = read_yaml(path)
+    kind = CausalModelSpec if CausalModelSpec.describes(values) else EncoderDecoderSpec
+    return load_section(kind, values, str(path))
 
 
 def require_new(folder: Path) -> None:
@@ -30,7 +41,7 @@ def require_files(folder: Path) -> None:
                 raise CheckpointError(str(pickle), PICKLE_REMEDY)
     for name in (MODEL_YAML, WEIGHTS):
         if not (folder / name).exists():
-            hint = "; for a Hugging Face T5 folder, run `grace import-t5` first"
+            hint = "; for a Hugging Face folder, run `grace import-t5` or `import-causal` first"
             is_foreign = name == MODEL_YAML and (folder / "config.json").exists()
             raise CheckpointError(str(folder / name), "missing" + (hint if is_foreign else ""))
 

@@ -4,37 +4,29 @@ TIGER gives every position of a SID its own range of one shared vocabulary. Here
 own embeddings and head. The vocabulary's other rows become the head's extra rows, which only enter
 the normaliser. So log-probabilities stay those of the softmax over the whole vocabulary.
 
-It reads config.json, generation_config.json and safetensors weights, sharded or not, without
-`transformers`. It refuses by name every setting that GRACE's T5 does not compute. Dropout is for
-training only and is ignored.
+It refuses by name every setting that GRACE's T5 does not compute. Dropout is for training only and
+is ignored.
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from grace.configs.errors import CheckpointError, ConfigError, InputError
+from grace.configs.errors import ConfigError
 from grace.configs.options import Option, T5Layout
-from grace.configs.regular_files import read_regular
 from grace.configs.sections import Section, load_section
 from grace.model.checkpoints.checkpoint import empty_model
-from grace.model.checkpoints.folder import PICKLE_REMEDY, WEIGHTS
-from grace.model.checkpoints.weights_file import Weights, open_weights
+from grace.model.checkpoints.hugging_face import HfFolder, HfTensors, open_folder, read_json
 from grace.model.definition.model import Model
-from grace.model.definition.spec import Ffn, ModelSpec, Size
+from grace.model.definition.spec import Size
 from grace.model.definition.t5_encoder import distance_buckets
-
-CONFIG = "config.json"
+from grace.model.definition.t5_spec import EncoderDecoderSpec, Ffn
 
 _GENERATION = "generation_config.json"
-_INDEX = "model.safetensors.index.json"
-_MAX_JSON_BYTES = 64 << 20
 _FFNS: dict[str, tuple[Ffn, str]] = {
     "relu": ("relu", "relu"),
     "gated-gelu": ("gated_gelu", "gelu_new"),
@@ -121,79 +113,16 @@ class T5Config(Section):
         return self.d_model**-0.5 if scaled else 1.0
 
 
-class T5Tensors:
-    """The folder's tensors by name. It checks their shapes, and knows which ones are unused."""
-
-    def __init__(self, folder: Path, files: Iterable[Weights]) -> None:
-        self._folder = folder
-        self._owners = {name: file for file in files for name in file.shapes}
-        self._unused = set(self._owners) - _OPTIONAL
-
-    def take(self, name: str, *shape: int) -> Tensor:
-        """Return a tensor in float32, on the CPU."""
-        file = self._owners.get(name)
-        if file is None:
-            fault = f"missing tensor {name!r} {list(shape)}, which {CONFIG} asks for"
-            raise CheckpointError(str(self._folder), fault)
-        file.require_shape(name, shape, CONFIG)
-        self._unused.discard(name)
-        return file.read(name, torch.float32)
-
-    def take_tied(self, name: str, source: str, *shape: int) -> Tensor:
-        """Return `name` if the folder has it, else the tensor that it is tied to."""
-        return self.take(name if name in self._owners else source, *shape)
-
-    def require_all_used(self) -> None:
-        for name in sorted(self._unused):
-            fault = f"unexpected tensor {name!r}: a T5ForConditionalGeneration by {CONFIG} has none"
-            raise self._owners[name].fault(fault)
-
-
-def read_config(folder: Path) -> T5Config:
-    """Read and check config.json. Its `decoder_start_token_id` is what `generate` starts with."""
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no Hugging Face folder here: expected one with {CONFIG}")
-    path = folder / CONFIG
-    written = dict(_read_json(path))
-    if (folder / _GENERATION).exists():
-        chosen = _read_json(folder / _GENERATION).get("decoder_start_token_id")
-        if chosen is not None:
-            written["decoder_start_token_id"] = chosen
+def read_config(folder: HfFolder) -> T5Config:
+    """Return and check config.json. Its `decoder_start_token_id` is what `generate` starts with."""
+    generation = folder.path / _GENERATION
+    chosen = read_json(generation).get("decoder_start_token_id") if generation.exists() else None
     # Another family has other keys, so its name comes before any missing key.
-    model_type = written.get("model_type", "t5")
+    model_type = folder.values.get("model_type", "t5")
     if model_type != "t5":
-        raise ConfigError(f"{path}: model_type: {model_type!r}; only 't5' is imported")
-    known = {field.name for field in fields(T5Config)}
-    return load_section(T5Config, {k: v for k, v in written.items() if k in known}, str(path))
-
-
-def _shards(folder: Path) -> list[Path]:
-    if (folder / WEIGHTS).exists():
-        return [folder / WEIGHTS]
-    if not (folder / _INDEX).exists():
-        for pickle in sorted([*folder.glob("*.bin"), *folder.glob("*.pt")]):
-            raise CheckpointError(str(pickle), PICKLE_REMEDY)
-        raise CheckpointError(str(folder / WEIGHTS), "missing")
-    owners = _read_json(folder / _INDEX).get("weight_map")
-    names: set[str] = set()
-    for name in owners.values() if isinstance(owners, dict) else (owners,):
-        if not isinstance(name, str) or Path(name).name != name:
-            fault = f"weight_map: expected names of files in this folder, got {name!r}"
-            raise CheckpointError(str(folder / _INDEX), fault)
-        names.add(name)
-    return [folder / name for name in sorted(names)]
-
-
-def _read_json(path: Path) -> Mapping[str, Any]:
-    try:
-        value = json.loads(read_regular(path, _MAX_JSON_BYTES))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not JSON that can be read: {error}") from None
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path}: expected an object")
-    return value
+        fault = f"model_type: {model_type!r}; only 't5' is imported"
+        raise ConfigError(f"{folder.config}: {fault}, or see `grace import-causal --help`")
+    return folder.keys(T5Config, **({} if chosen is None else {"decoder_start_token_id": chosen}))
 
 
 Sublayer: TypeAlias = Mapping[str, tuple[Sequence[str], tuple[int, ...]]]
@@ -202,12 +131,11 @@ Sublayer: TypeAlias = Mapping[str, tuple[Sequence[str], tuple[int, ...]]]
 
 def import_t5(folder: Path, layout: T5Layout) -> Model:
     """Return the model in float32, on the CPU."""
-    config = read_config(folder)
-    spec = load_section(ModelSpec, _spec(config, layout), f"{folder} with this layout")
+    source = open_folder(folder)
+    config = read_config(source)
+    spec = load_section(EncoderDecoderSpec, _spec(config, layout), f"{folder} with this layout")
     attention, cross, feed_forward = _sublayers(config)
-    with ExitStack() as files:
-        opened = [files.enter_context(open_weights(path)) for path in _shards(folder)]
-        tensors = T5Tensors(folder, opened)
+    with source.tensors(_OPTIONAL.__contains__, torch.float32) as tensors:
         of_decoder, layers = [attention, cross, feed_forward], config.decoder_layers
         state = {
             **_stack(tensors, config, "encoder", config.num_layers, [attention, feed_forward]),
@@ -217,6 +145,7 @@ def import_t5(folder: Path, layout: T5Layout) -> Model:
         }
         tensors.require_all_used()
     model = empty_model(spec)
+    assert isinstance(model, Model)
     model.load_state_dict(state, assign=True)
     return model.eval()
 
@@ -273,7 +202,7 @@ def _sublayers(config: T5Config) -> tuple[Sublayer, Sublayer, Sublayer]:
 
 
 def _stack(
-    tensors: T5Tensors, config: T5Config, stack: str, layers: int, sublayers: list[Sublayer]
+    tensors: HfTensors, config: T5Config, stack: str, layers: int, sublayers: list[Sublayer]
 ) -> dict[str, Tensor]:
     gain = tensors.take(f"{stack}.final_layer_norm.weight", config.d_model)
     state = {f"{stack}.final_norm": gain}
@@ -286,7 +215,7 @@ def _stack(
     return state
 
 
-def _biases(tensors: T5Tensors, config: T5Config, sid_length: int) -> dict[str, Tensor]:
+def _biases(tensors: HfTensors, config: T5Config, sid_length: int) -> dict[str, Tensor]:
     """Return each stack's relative bias, which the first layer has and the others share."""
     encoder, decoder = (
         tensors.take(
@@ -302,7 +231,7 @@ def _biases(tensors: T5Tensors, config: T5Config, sid_length: int) -> dict[str, 
     return {"encoder.bias": encoder, "decoder.bias": decoder[buckets].T.contiguous()}
 
 
-def _vocabulary(tensors: T5Tensors, config: T5Config, layout: T5Layout) -> dict[str, Tensor]:
+def _vocabulary(tensors: HfTensors, config: T5Config, layout: T5Layout) -> dict[str, Tensor]:
     """Divide the shared vocabulary among the steps."""
     shape = (config.vocab_size, config.d_model)
     embed = tensors.take_tied("decoder.embed_tokens.weight", "shared.weight", *shape)

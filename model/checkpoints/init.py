@@ -9,6 +9,7 @@ beam search has a choice. A tensor's values depend on the seed, its name and its
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 import torch
@@ -20,11 +21,13 @@ from grace.configs.sections import load_section
 from grace.configs.yaml_loader import read_yaml
 from grace.model.checkpoints.checkpoint import empty_model, save_checkpoint
 from grace.model.checkpoints.folder import require_new
-from grace.model.definition.model import Model
+from grace.model.definition.causal_spec import CausalModelSpec
+from grace.model.definition.model import AnyModel, CausalModel, Model
 from grace.model.definition.spec import ModelSpec
+from grace.model.definition.t5_spec import EncoderDecoderSpec
 
 LOGIT_STD = 2.0
-RELATIVE_BIAS_STD = 0.5
+BIAS_STD = 0.5
 
 _VECTORS = ("queries", "start", "summaries", "tokens")
 """Learned vectors that enter the residual stream, like embeddings."""
@@ -34,7 +37,7 @@ _VECTORS = ("queries", "start", "summaries", "tokens")
 class ModelConfig:
     """A model and its beam profiles, as in configs/paper.yaml."""
 
-    model: ModelSpec
+    model: CausalModelSpec | EncoderDecoderSpec
     generation: GenerationConfig
 
 
@@ -42,7 +45,17 @@ def load_model_config(path: Path) -> ModelConfig:
     return load_section(ModelConfig, read_yaml(path), str(path))
 
 
-def random_model(spec: ModelSpec, seed: int, dtype: torch.dtype = torch.float32) -> Model:
+@overload
+def random_model(
+    spec: EncoderDecoderSpec, seed: int, dtype: torch.dtype = torch.float32
+) -> Model: ...
+@overload
+def random_model(
+    spec: CausalModelSpec, seed: int, dtype: torch.dtype = torch.float32
+) -> CausalModel: ...
+@overload
+def random_model(spec: ModelSpec, seed: int, dtype: torch.dtype = torch.float32) -> AnyModel: ...
+def random_model(spec: ModelSpec, seed: int, dtype: torch.dtype = torch.float32) -> AnyModel:
     """Return a model with random weights on the CPU, ready to train or run."""
     model = empty_model(spec)
     state = {
@@ -70,15 +83,18 @@ def _random_weight(spec: ModelSpec, seed: int, name: str, shape: tuple[int, ...]
 def _scale(spec: ModelSpec, name: str, shape: tuple[int, ...]) -> float | Tensor:
     """Return the standard deviation of a tensor's values, or of each of its rows."""
     stage, kind = name.partition(".")[0], name.rpartition(".")[2]
-    if name == "decoder.head":
-        return LOGIT_STD / math.sqrt(spec.decoder.d_model)
+    is_tied = isinstance(spec, CausalModelSpec) and spec.causal.tied_head
+    if name == "decoder.head" or (is_tied and name == "decoder.embed"):
+        return LOGIT_STD / math.sqrt(shape[-1])
     if kind in _VECTORS or kind.startswith("embed"):
         return 1.0
-    if kind == "bias":
-        return RELATIVE_BIAS_STD
+    if kind.endswith("bias"):
+        return BIAS_STD
     scale = 1.0 / math.sqrt(shape[-1])
+    if kind not in ("qkv", "cross_q") or not isinstance(spec, EncoderDecoderSpec):
+        return scale
     attention = spec.decoder if stage == "decoder" else spec.encoder.t5
-    if kind not in ("qkv", "cross_q") or attention is None or attention.scale_scores:
+    if attention is None or attention.scale_scores:
         return scale
     rows = torch.full((shape[0], 1), scale)
     rows[: attention.heads * attention.d_head] /= math.sqrt(attention.d_head)

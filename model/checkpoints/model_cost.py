@@ -11,8 +11,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from grace.configs.generation import GenerationConfig
 from grace.model.checkpoints.checkpoint import empty_model
+from grace.model.definition.causal_spec import CausalModelSpec, CausalSpec
 from grace.model.definition.inputs import map_tensors
-from grace.model.definition.spec import DecoderSpec, ModelSpec
+from grace.model.definition.model import Model
+from grace.model.definition.spec import ModelSpec
+from grace.model.definition.t5_spec import DecoderSpec, EncoderDecoderSpec
 from grace.model.engine.feature_reader import read_inputs
 
 _PAPER_DECODER = DecoderSpec(3, 2048, heads=16, d_head=128, d_ff=512, scale_scores=True)
@@ -41,7 +44,7 @@ class ModelSummary:
     feature_weights: int
     encoder_weights: int
     decoder_weights: int
-    encoder_gflop: float
+    encoder_gflop: float  # of a causal model: of a prompt of max_tokens
     decoder: tuple[BeamCost, ...]
 
     @property
@@ -57,9 +60,7 @@ def summarize_model(spec: ModelSpec, generation: GenerationConfig) -> ModelSumma
         sum(weight.numel() for weight in stage.parameters())
         for stage in (model.features, model.encoder, model.decoder)
     )
-    shape = (spec.decoder, spec.vocab_sizes, spec.context_tokens)
-    is_the_papers = shape == (_PAPER_DECODER, _PAPER_VOCAB_SIZES, _PAPER_CONTEXT_TOKENS)
-    paper = _PAPER_GFLOPS if is_the_papers else {}
+    paper = _PAPER_GFLOPS if _is_the_papers(spec) else {}
     beams_of = {name: profile.beams for name, profile in generation.profiles.items()}
     others = [(None, beams) for beams in paper if beams not in beams_of.values()]
     return ModelSummary(
@@ -74,10 +75,19 @@ def summarize_model(spec: ModelSpec, generation: GenerationConfig) -> ModelSumma
     )
 
 
+def _is_the_papers(spec: ModelSpec) -> bool:
+    paper = (_PAPER_DECODER, _PAPER_VOCAB_SIZES, _PAPER_CONTEXT_TOKENS)
+    return isinstance(spec, EncoderDecoderSpec) and paper == (
+        spec.decoder,
+        spec.vocab_sizes,
+        spec.context_tokens,
+    )
+
+
 def decoder_flops(spec: ModelSpec, beams: Sequence[int]) -> int:
     """Return the decoder's operations for one request with `beams[t]` rows in step t.
 
-    In products, with I = heads * d_head:
+    In products of the T5 family, with I = heads * d_head:
 
     per request and layer                      2 * T_ctx * d_context * I
     per beam row of step t and layer
@@ -87,6 +97,9 @@ def decoder_flops(spec: ModelSpec, beams: Sequence[int]) -> int:
         feed-forward, relu or gated            (2 or 3) * d_model * d_ff
     per beam row of step t                     d_model * (V_t + extra rows)
     """
+    if isinstance(spec, CausalModelSpec):
+        return _steps_flops(spec, beams)
+    assert isinstance(spec, EncoderDecoderSpec)
     decoder, context = spec.decoder, spec.context_tokens
     inner = decoder.heads * decoder.d_head
     weights = 6 * decoder.d_model * inner
@@ -102,8 +115,49 @@ def decoder_flops(spec: ModelSpec, beams: Sequence[int]) -> int:
 
 def encoder_flops(spec: ModelSpec) -> int:
     """Return a request's operations of features and encoder, counted without memory by torch."""
+    if isinstance(spec, CausalModelSpec):
+        return _prompt_flops(spec)
     model = empty_model(spec).requires_grad_(False)  # the counter cannot follow unused gradients
+    assert isinstance(model, Model)
     inputs = map_tensors(read_inputs(spec, [], 1), lambda tensor: tensor.to("meta"))
     with FlopCounterMode(display=False) as counter:
         model.user_context(inputs)
     return int(counter.get_total_flops())
+
+
+def _steps_flops(spec: CausalModelSpec, beams: Sequence[int]) -> int:
+    """Return the operations of a causal decoder's steps, with prompts of max_tokens.
+
+    Step 0 only multiplies the prompt's last token by the head. The head has the whole vocabulary
+    if the normaliser does.
+    """
+    causal, products = spec.causal, 0
+    for step, (rows, codes) in enumerate(zip(beams, spec.vocab_sizes, strict=True)):
+        keys = spec.prompt.max_tokens + step
+        layers = 0 if step == 0 else causal.layers * (_row_products(causal) + keys * _pair(causal))
+        head = causal.d_model * (causal.num_tokens if spec.normalizer == "all" else codes)
+        products += rows * (layers + head)
+    return 2 * products
+
+
+def _prompt_flops(spec: CausalModelSpec) -> int:
+    """Return the operations of a prompt of max_tokens, whose tokens attend to those before them.
+
+    In the last layer, only the prompt's last token needs more than its keys and values.
+    """
+    causal, tokens = spec.causal, spec.prompt.max_tokens
+    layer = tokens * _row_products(causal) + tokens * (tokens + 1) // 2 * _pair(causal)
+    keys_and_values = causal.d_model * 2 * causal.kv_heads * causal.d_head
+    last = _row_products(causal) + (tokens - 1) * keys_and_values + tokens * _pair(causal)
+    return 2 * ((causal.layers - 1) * layer + last)
+
+
+def _row_products(causal: CausalSpec) -> int:
+    """Return the products of a token with a layer's weights."""
+    heads = causal.qkv_heads + causal.heads
+    return causal.d_model * (heads * causal.d_head + 3 * causal.d_ff)
+
+
+def _pair(causal: CausalSpec) -> int:
+    """Return the products of a query with a key and a value, in all heads of a layer."""
+    return 2 * causal.heads * causal.d_head

@@ -29,13 +29,17 @@ class Weights:
     shapes: Mapping[str, tuple[int, ...]]
     _file: Any
 
-    def read(self, name: str, dtype: torch.dtype, computed_in: torch.dtype | None = None) -> Tensor:
-        """Read a tensor to the CPU as `dtype`. Its numbers are finite, also as `computed_in`."""
+    def read(
+        self, name: str, dtype: torch.dtype | None = None, computed_in: torch.dtype | None = None
+    ) -> Tensor:
+        """Read a tensor to the CPU, as it is stored or as `dtype`. Its numbers are finite, also as
+        `computed_in`."""
         try:
             stored: Tensor = self._file.get_tensor(name)
         except (OSError, SafetensorError) as error:
             raise self.fault(f"cannot be read: {error}") from None
         require_finite(self.path, name, stored)
+        dtype = dtype or stored.dtype
         if not _is_finite(stored, computed_in or dtype):
             count = int((~stored.to(computed_in or dtype).isfinite()).sum())
             raise self.fault(

@@ -9,7 +9,9 @@ one parent stay adjacent; only the last step sorts by score. Missing beams are d
 beams die, and the other requests of the batch do not notice.
 """
 
+from collections.abc import Sized
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,8 +21,36 @@ from grace.configs.generation import BeamProfile
 from grace.index.trie import ROOT
 from grace.kernels import Beams, DecodeIndex, Ops, UserTensors
 from grace.kernels.decode.select_beams import Choice
-from grace.model.definition.decoder import Decoder
-from grace.model.definition.inputs import UserContext
+
+Context = TypeVar("Context", bound=Sized, contravariant=True)
+Cache = TypeVar("Cache")
+
+
+class SearchableDecoder(Protocol[Context, Cache]):
+    """A decoder of any family. It reads the contexts of requests, then computes step by step."""
+
+    vocab_sizes: tuple[int, ...]
+
+    @property
+    def sid_length(self) -> int: ...
+
+    def begin(self, context: Context, /) -> Cache:
+        """Return what every step reads of the contexts."""
+
+    def new_pools(self, blocks: int, /) -> tuple[Tensor, ...]:
+        """Return memory per layer for the tokens of beams, a block for each."""
+
+    def step(
+        self,
+        step: int,
+        tokens: Tensor,
+        pools: tuple[Tensor, ...],
+        table: Tensor,
+        cache: Cache,
+        ops: Ops,
+        /,
+    ) -> Tensor:
+        """Return the logits of every beam row, and write the step's blocks to the pools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +89,24 @@ class Generated:
 
 @torch.inference_mode()
 def beam_search(
-    decoder: Decoder,
-    context: UserContext,
+    decoder: SearchableDecoder[Context, Cache],
+    context: Context,
     users: UserTensors,
     index: DecodeIndex,
     profile: BeamProfile,
     ops: Ops,
 ) -> Generated:
     require_together(decoder.vocab_sizes, index, profile)
-    batch = len(context.states)
+    batch, device = len(context), users.bitmask.device
     if len(users.bitmask) != batch:
         raise ValueError(
             f"users: {len(users.bitmask)} rows, but the user context has {batch} requests: "
             "give both for the same batch"
         )
-    cross = decoder.cross_cache(context)
+    cache = decoder.begin(context)
     # Every token of every beam row gets its own block, so beams can share the blocks of a prefix.
     pools = decoder.new_pools(batch * sum(profile.beams))
-    beams = root_beams(batch, context.states.device)
+    beams = root_beams(batch, device)
     table = beams.nodes.new_zeros((batch, decoder.sid_length))
     corrupt = beams.corrupt
     first_block = 0
@@ -85,7 +115,7 @@ def beam_search(
         last = step + 1 == decoder.sid_length
         table[:, step] = first_block + torch.arange(rows, device=table.device)
         first_block += rows
-        logits = decoder.step(step, beams.tokens.flatten(), pools, table, cross, ops)
+        logits = decoder.step(step, beams.tokens.flatten(), pools, table, cache, ops)
         candidates = ops.admit_children(beams.nodes, users, index)
         kept = profile.kept_after(step)
         beams = ops.select_beams(Choice(logits, beams.scores, candidates, kept, ordered=last))

@@ -16,8 +16,8 @@ from grace.kernels.decode.self_attention import PagedPrefixes
 from grace.kernels.row_stable import linear
 from grace.kernels.row_stable import rms_norm_reference as rms_norm
 from grace.model.definition.inputs import UserContext
-from grace.model.definition.spec import DecoderSpec
 from grace.model.definition.t5_encoder import hidden_units
+from grace.model.definition.t5_spec import DecoderSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,11 @@ class Decoder(nn.Module):
     def sid_length(self) -> int:
         return len(self.vocab_sizes)
 
-    def cross_cache(self, context: UserContext) -> CrossCache:
+    @property
+    def device(self) -> torch.device:
+        return self.start.device
+
+    def begin(self, context: UserContext) -> CrossCache:
         """Return every layer's keys and values of context states [B, T_ctx, d_context]."""
         layers = self._layers()
         keys = tuple(self._by_head(linear(context.states, x.cross_k)) for x in layers)
@@ -134,7 +138,7 @@ class Decoder(nn.Module):
         inputs = [self.start.expand(len(sids), -1)]
         inputs += [self.embed[t][sids[:, t]] for t in range(length - 1)]
         x = torch.stack(inputs, dim=1)
-        cross = self.cross_cache(context)
+        cross = self.begin(context)
         places = torch.arange(length, device=sids.device)
         distance = (places[:, None] - places).clamp(min=0)
         future = places > places[:, None]

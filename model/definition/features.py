@@ -25,6 +25,7 @@ from grace.model.definition.inputs import (
     FeatureTensors,
     JaggedIds,
     ModelInputs,
+    Prompts,
     SequenceEvents,
     SequenceTensors,
 )
@@ -32,15 +33,15 @@ from grace.model.definition.spec import (
     BagInput,
     CategoricalInput,
     DenseInput,
-    ModelSpec,
     SequenceInput,
 )
+from grace.model.definition.t5_spec import EncoderDecoderSpec
 
 
 class T5Features(nn.Module):
     """Prefix tokens, the history's tokens, then end of sequence. All padding comes last."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: EncoderDecoderSpec) -> None:
         super().__init__()
         assert spec.encoder.t5 is not None
         self.spec = spec.encoder.t5
@@ -73,6 +74,14 @@ class T5Features(nn.Module):
         return tokens, places < lengths[:, None]
 
 
+class PromptFeatures(nn.Module):
+    """The prompts of a causal model, whose decoder embeds their tokens itself."""
+
+    def forward(self, inputs: ModelInputs) -> Prompts:
+        (prompts,) = inputs.bags
+        return Prompts(prompts.offsets, prompts.values)
+
+
 class InterFormerFeatures(nn.Module):
     """Non-sequence inputs become a fixed number of tokens, and every event one vector.
 
@@ -80,7 +89,7 @@ class InterFormerFeatures(nn.Module):
     on the batch size alone, so a request's bits do not depend on its neighbours.
     """
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: EncoderDecoderSpec) -> None:
         super().__init__()
         encoder = spec.encoder.interformer
         assert encoder is not None

@@ -31,6 +31,14 @@ class JaggedIds:
 
 
 @dataclass(frozen=True, slots=True)
+class Prompts(JaggedIds):
+    """The prompts of B requests as tokens, each of at least one: what a causal decoder reads."""
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+@dataclass(frozen=True, slots=True)
 class SequenceEvents:
     """One event sequence of B requests, each with at most max_length events, oldest first."""
 
@@ -57,7 +65,7 @@ class ModelInputs:
     batch: int
     dense: tuple[Tensor, ...]  # float32 [B, size] each
     categorical: tuple[Tensor, ...]  # int64 [B] each
-    bags: tuple[JaggedIds, ...]
+    bags: tuple[JaggedIds, ...]  # a causal model has its prompts here
     sequences: tuple[SequenceEvents, ...]
 
     def to(self, device: torch.device) -> "ModelInputs":
@@ -91,6 +99,9 @@ class UserContext:
 
     states: Tensor  # float [B, T_ctx, d]
     mask: Tensor  # bool [B, T_ctx]: cross-attention ignores keys that are False
+
+    def __len__(self) -> int:
+        return len(self.states)
 
 
 def map_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:

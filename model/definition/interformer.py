@@ -12,7 +12,7 @@ from grace.kernels.encoder.encoder_attention import TokenQueries, encoder_attent
 from grace.kernels.row_stable import gate, linear, sigmoid
 from grace.kernels.row_stable import rms_norm_reference as rms_norm
 from grace.model.definition.inputs import FeatureTensors, SequenceTensors, UserContext
-from grace.model.definition.spec import InterFormerSpec
+from grace.model.definition.t5_spec import InterFormerSpec
 
 
 class InterFormerEncoder(nn.Module):

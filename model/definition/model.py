@@ -1,19 +1,27 @@
-"""A whole model: features, encoder and decoder. The service's stages run them one by one."""
+"""A whole model: features, encoder and decoder. The service's stages run them one by one.
+
+Its state dict names the tensors of model.safetensors: features.*, encoder.*, decoder.*.
+"""
+
+from typing import TypeAlias
 
 from torch import nn
 
+from grace.model.definition.causal import CausalDecoder
+from grace.model.definition.causal_spec import CausalModelSpec
 from grace.model.definition.decoder import Decoder
-from grace.model.definition.features import InterFormerFeatures, T5Features
+from grace.model.definition.features import InterFormerFeatures, PromptFeatures, T5Features
 from grace.model.definition.inputs import ModelInputs, UserContext
 from grace.model.definition.interformer import InterFormerEncoder
 from grace.model.definition.spec import ModelSpec
 from grace.model.definition.t5_encoder import T5Encoder
+from grace.model.definition.t5_spec import EncoderDecoderSpec
 
 
 class Model(nn.Module):
-    """Its state dict names the tensors of model.safetensors: features.*, encoder.*, decoder.*."""
+    """An encoder, and a decoder of the T5 family."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: EncoderDecoderSpec) -> None:
         super().__init__()
         self.spec = spec
         self.features: T5Features | InterFormerFeatures
@@ -29,3 +37,25 @@ class Model(nn.Module):
     def user_context(self, inputs: ModelInputs) -> UserContext:
         context: UserContext = self.encoder(self.features(inputs))
         return context
+
+
+class CausalModel(nn.Module):
+    """A decoder alone: the prompts of requests are its features and its context."""
+
+    def __init__(self, spec: CausalModelSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.features = PromptFeatures()
+        self.encoder = nn.Identity()
+        self.decoder = CausalDecoder(spec)
+
+
+AnyModel: TypeAlias = Model | CausalModel
+
+
+def model_of(spec: ModelSpec) -> AnyModel:
+    """Return a model of the specification's family."""
+    if isinstance(spec, CausalModelSpec):
+        return CausalModel(spec)
+    assert isinstance(spec, EncoderDecoderSpec)
+    return Model(spec)

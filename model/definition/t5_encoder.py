@@ -13,7 +13,7 @@ from grace.kernels.encoder.encoder_attention import TokenQueries
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
 from grace.kernels.row_stable import gelu, linear
 from grace.model.definition.inputs import FeatureTensors, UserContext
-from grace.model.definition.spec import Ffn, T5EncoderSpec
+from grace.model.definition.t5_spec import Ffn, T5EncoderSpec
 
 
 def hidden_units(x: Tensor, weight_in: Tensor, ffn: Ffn) -> Tensor:

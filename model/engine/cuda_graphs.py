@@ -48,12 +48,14 @@ class GraphMemory:
 class GraphedCall(Generic[T]):
     """`result` is what the function returned. Each replay writes new values into its tensors."""
 
-    def __init__(self, function: Callable[[], T], memory: GraphMemory) -> None:
+    def __init__(
+        self, function: Callable[[], T], memory: GraphMemory, warm_ups: int = WARM_UPS
+    ) -> None:
         self._memory = memory  # the graph uses its stream's workspace
         stream = memory.stream
         stream.wait_stream(torch.cuda.current_stream(stream.device))
         with torch.cuda.stream(stream):
-            for _ in range(WARM_UPS):
+            for _ in range(warm_ups):
                 function()
             stream.synchronize()
             # The recording has its own pool and cannot use what the warm-up left in the cache.

@@ -4,11 +4,9 @@
 * A step's QKV product is its KV cache, written once into rows of a pool that later steps read in
   place. When beams are rearranged, only int32 block ids move.
 * Layer 0 is a table of blocks, and for the first steps a memo of prefixes (`prefix_memo`).
-* Shapes follow from batch size and beam profile, and only the slot knows users and snapshot. So a
-  CUDA graph of the loop serves any batch. It returns nodes: only a snapshot knows its leaves.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,14 +14,13 @@ from torch import Tensor
 from grace.configs.generation import BeamProfile
 from grace.kernels import AdmissionSlot, Beams, Ops
 from grace.kernels.decode.cross_attention import BeamQueries
-from grace.kernels.decode.select_beams import Choice
 from grace.kernels.decode.self_attention import PagedPrefixes
 from grace.kernels.products.fp8_products import LARGEST
 from grace.kernels.row_stable import linear
-from grace.model.definition.beam_search import root_beams
 from grace.model.definition.decoder import CrossCache
 from grace.model.definition.inputs import UserContext
 from grace.model.engine.decode_weights import FastWeights
+from grace.model.engine.fast_search import StepLogits, search
 from grace.model.engine.prefix_memo import PrefixMemo
 from grace.model.engine.residual import Residual, input_type
 
@@ -37,8 +34,7 @@ def fast_search(
     profile: BeamProfile,
     ops: Ops,
 ) -> Beams:
-    """Return the last step's beams; their `corrupt` covers the whole search."""
-    batch = len(context.states)
+    batch = len(context)
     bounds = _value_bounds(weights, context)
     blocks = batch * sum(profile.beams)
     shape = (blocks, 3, weights.spec.heads, weights.spec.d_head)
@@ -53,27 +49,7 @@ def fast_search(
         factors=tuple(weights.start.new_empty(blocks, dtype=torch.float32) for _ in weights.qkv),
         blocks=torch.arange(blocks, dtype=torch.int32, device=weights.device),
     )
-    beams = root_beams(batch, context.states.device)
-    # Block 0 of layer 0 is the start.
-    table = beams.nodes.new_zeros((batch, weights.sid_length))
-    none = beams.tokens.flatten()
-    prefixes = _Prefixes(tokens=none, numbers=none, first=table, paged=table.clone())
-    corrupt = beams.corrupt
-    first_block = 0
-    for step, width in enumerate(profile.beams):
-        rows = slice(first_block, first_block + batch * width)
-        first_block = rows.stop
-        last = step + 1 == weights.sid_length
-        logits, factors = decoder.step(step, prefixes, rows)
-        candidates = slot.admit_children(beams.nodes)
-        kept = profile.kept_after(step)
-        beams = ops.select_beams(
-            Choice(logits, beams.scores, candidates, kept, ordered=last, row_scale=factors)
-        )
-        corrupt = corrupt | beams.corrupt
-        if not last:
-            prefixes = decoder.continued(step, prefixes, beams)
-    return replace(beams, corrupt=corrupt)
+    return search(decoder, batch, slot, profile, ops, weights.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +78,13 @@ class _FastDecoder:
     factors: tuple[Tensor, ...]
     blocks: Tensor  # int32 [blocks]: the blocks' numbers
 
-    def step(self, step: int, prefixes: _Prefixes, rows: slice) -> tuple[Tensor, Tensor]:
+    def first(self, root: Beams) -> _Prefixes:
+        # Block 0 of layer 0 is the start.
+        table = root.nodes.new_zeros((len(root.nodes), self.weights.sid_length))
+        none = root.tokens.flatten()
+        return _Prefixes(tokens=none, numbers=none, first=table, paged=table.clone())
+
+    def step(self, step: int, prefixes: _Prefixes, rows: slice) -> StepLogits:
         """Return logits without their row factors, and the factors. The step's blocks are `rows`.
 
         -> float32 [rows, vocab_sizes[step] + extra[step]], float32 [rows]
@@ -111,7 +93,7 @@ class _FastDecoder:
         x = self._first_layer(step, prefixes)
         for layer in range(1, len(self.weights.layers)):
             self._later_layer(layer, step, x, prefixes.paged, rows)
-        return x.logits(self.weights.heads[step])
+        return StepLogits(*x.logits(self.weights.heads[step]))
 
     def continued(self, step: int, prefixes: _Prefixes, beams: Beams) -> _Prefixes:
         tokens = beams.tokens.flatten()

@@ -19,7 +19,7 @@ from grace.kernels.row_stable import linear
 from grace.kernels.row_stable import rms_norm_reference as rms_norm
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import map_tensors
-from grace.model.definition.spec import DecoderSpec
+from grace.model.definition.t5_spec import DecoderSpec
 
 Precision: TypeAlias = Literal["fp32", "bf16", "fp8"]
 

@@ -27,8 +27,8 @@ from grace.kernels.encoder.token_product import After, Norm, Run, TokenProduct, 
 from grace.model.definition.inputs import FeatureTensors, UserContext, map_tensors
 from grace.model.definition.interformer import InterFormerEncoder
 from grace.model.definition.model import Model
-from grace.model.definition.spec import InterFormerSpec
 from grace.model.definition.t5_encoder import T5Encoder
+from grace.model.definition.t5_spec import InterFormerSpec
 from grace.model.engine.encoder_weights import (
     FastBlock,
     FastEncoderWeights,

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Sequence
 from ctypes import c_char_p, c_int32, c_int64, c_uint64
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from grace.configs.arrays import Room, Shape, new_arrays, rounded_room
 from grace.configs.errors import ConfigError, RequestError
 from grace.configs.machine import available_cores
 from grace.model.definition.inputs import AGE_BUCKETS, JaggedIds, ModelInputs, SequenceEvents
-from grace.model.definition.spec import ModelSpec
+from grace.model.definition.spec import ModelSpec, Packing
 from grace.native.loader import array_in, array_out, declare
 from grace.native.wire import field_number, read_batch
 
@@ -27,9 +28,8 @@ MOST_ROWS = 2**31 - 1  # int32 numbers the rows of all tables of a kind
 
 _open = declare(
     "grace_features_open",
-    *(c_int64, array_in(np.int64), c_int64, c_int64, c_int32, c_int32),
-    *(c_int64, array_in(np.int32), c_int64, array_in(np.int32), c_int32),
-    array_out(np.uint64),
+    *(c_int64, array_in(np.int64), c_int64, c_int64, c_int32),
+    *(array_in(np.int64), array_in(np.int32), c_int32, array_out(np.uint64)),
 )
 _add_input = declare(
     "grace_features_add",
@@ -53,7 +53,9 @@ class FeatureLookups:
     dense: Tensor  # float32 [B, numbers]: as sent, or `squashed`
     categorical: Tensor  # int32 [B, inputs]: rows of the categorical tables
     bag_offsets: Tensor  # int32 [B * bags + 1]: a request's bags are neighbours
-    bag_rows: Tensor  # int32 [n]: rows of the bags' tables
+    # int32 [n]: rows of the bags' tables. A causal model has one bag: the tokens of its prompt, in
+    # order
+    bag_rows: Tensor
     # int32 [B, places, ids]: rows of the events' tables, their sum is the event's state; each
     # sequence has as many places as its longest and what is not there has the row of zeros, the
     # last
@@ -129,7 +131,9 @@ class FeatureReader:
     def __init__(self, spec: ModelSpec, threads: int | None = None) -> None:
         self._numbers = sum(each.size for each in spec.dense.values())
         self._categorical = len(spec.categorical)
-        self._bags = len(spec.bags)
+        packing = spec.packing
+        self._prompt_room = packing.most_tokens if packing and packing.prompt else 0
+        self._bags = len(spec.bags) + (self._prompt_room > 0)
         self._default_ids = sum(len(each.default) for each in spec.bags.values())
         self._places, self._ids, zeros = _event_shape(spec)
         threads = threads or max(1, min(_MOST_THREADS, available_cores() // _CORES_PER_THREAD))
@@ -139,8 +143,9 @@ class FeatureReader:
 
     def read(self, messages: Sequence[bytes], size: int, room: Room = new_arrays) -> ReadFeatures:
         """Return the features of RetrieveRequests, and up to `size` those of empty ones."""
-        # Every id takes a byte at least.
-        most = rounded_room(sum(map(len, messages)) + size * self._default_ids)
+        most = size * self._prompt_room
+        if not most:  # every id takes a byte at least
+            most = rounded_room(sum(map(len, messages)) + size * self._default_ids)
         shapes: list[Shape] = [
             (np.float32, (size, self._numbers)),
             (np.int32, (size, self._categorical)),
@@ -165,8 +170,9 @@ def read_inputs(spec: ModelSpec, messages: Sequence[bytes], size: int) -> ModelI
 
 def _event_shape(spec: ModelSpec) -> tuple[int, int, int]:
     """Return the places of a request, the ids of a place, and the row of an empty place."""
-    if spec.encoder.t5 is not None:
-        return spec.context_tokens, 1, spec.encoder.t5.num_tokens
+    if packing := spec.packing:
+        _require_numbered(packing.num_tokens)
+        return 0 if packing.prompt else packing.most_tokens, 1, packing.num_tokens
     sequences, zeros = event_rows_of(spec)
     sides = max((len(each.side) for each in sequences), default=0)
     places = sequences[-1].places.stop if sequences else 0
@@ -174,15 +180,13 @@ def _event_shape(spec: ModelSpec) -> tuple[int, int, int]:
 
 
 def _opened(spec: ModelSpec, places: int, ids: int, zeros: int, threads: int) -> int:
-    t5 = spec.encoder.t5
-    prefix = () if t5 is None else t5.prefix_tokens
-    suffix = () if t5 is None or t5.eos_token is None else (t5.eos_token,)
-    handle = np.zeros(1, np.uint64)
-    _open(
-        *(spec.sid_length, np.array(spec.vocab_sizes, np.int64), places, ids, zeros),
-        *(t5 is not None, len(prefix), np.array(prefix, np.int32)),
-        *(len(suffix), np.array(suffix, np.int32), threads, handle),
-    )
+    parts: list[Sequence[int]] = [()] * 5
+    if packing := spec.packing:
+        codes = tuple(chain(*packing.codes))
+        parts = [packing.prefix, packing.before, packing.after, packing.suffix, codes]
+    counts, tokens = np.array([*map(len, parts)]), np.array([*chain(*parts)], np.int32)
+    sizes, handle = np.array(spec.vocab_sizes, np.int64), np.zeros(1, np.uint64)
+    _open(spec.sid_length, sizes, places, ids, zeros, counts, tokens, threads, handle)
     return int(handle[0])
 
 
@@ -202,9 +206,11 @@ def _declare(handle: int, spec: ModelSpec) -> None:
     begins = table_begins([each.hash_rows for each in spec.bags.values()]).tolist()
     for (name, bag), begin in zip(spec.bags.items(), begins, strict=True):
         add("bags", name, (bag.hash_rows, begin, *bag.default))
-    if t5 := spec.encoder.t5:
-        length = spec.sequences[t5.history].max_length
-        add("sequences", t5.history, (length, 0, 0, 0, *t5.token_offsets))
+    if packing := spec.packing:
+        if packing.prompt:
+            add("tokens", packing.prompt, (packing.num_tokens, packing.most_tokens))
+        if packing.history:
+            add("sequences", packing.history, (packing.most_events, 0, 0, 0))
         return
     for (name, sequence), rows in zip(spec.sequences.items(), event_rows_of(spec)[0], strict=True):
         places = (sequence.max_length, rows.places.start)
@@ -227,6 +233,8 @@ def model_inputs_of(spec: ModelSpec, lookups: FeatureLookups) -> ModelInputs:
 
 
 def _bags_of(spec: ModelSpec, lookups: FeatureLookups) -> tuple[JaggedIds, ...]:
+    if spec.packing and spec.packing.prompt:
+        return (JaggedIds(lookups.bag_offsets.long(), lookups.bag_rows.long()),)
     begins = table_begins([each.hash_rows for each in spec.bags.values()]).tolist()
     lengths = lookups.bag_offsets.diff().view(len(lookups.events), len(begins))
     bag_of_each = torch.arange(len(begins)).repeat(len(lengths))
@@ -238,17 +246,20 @@ def _bags_of(spec: ModelSpec, lookups: FeatureLookups) -> tuple[JaggedIds, ...]:
 
 
 def _sequences_of(spec: ModelSpec, events: Tensor) -> tuple[SequenceEvents, ...]:
-    t5 = spec.encoder.t5
-    if t5 is not None:
-        ends = len(t5.prefix_tokens) + (t5.eos_token is not None)
-        tokens = (events[:, :, 0] != t5.num_tokens).sum(dim=1) - ends
-        places = torch.arange(events.shape[1]) - len(t5.prefix_tokens)
-        history = events[:, :, 0][(places >= 0) & (places < tokens[:, None])]
-        sids = history.view(-1, spec.sid_length) - torch.tensor(t5.token_offsets)
-        no_ages = torch.zeros(len(sids), dtype=torch.int64)  # its features have no use for them
-        return (SequenceEvents(_offsets(tokens // spec.sid_length), sids, no_ages, ()),)
+    if spec.packing:
+        return () if spec.packing.prompt else (_unpacked(spec.packing, events[:, :, 0]),)
     layout, zeros = event_rows_of(spec)
     return tuple(_sequence_of(rows, events[:, rows.places].long(), zeros) for rows in layout)
+
+
+def _unpacked(packing: Packing, tokens: Tensor) -> SequenceEvents:
+    ends, length = len(packing.prefix) + len(packing.suffix), len(packing.codes)
+    counts = (tokens != packing.num_tokens).sum(dim=1) - ends
+    places = torch.arange(tokens.shape[1]) - len(packing.prefix)
+    history = tokens[(places >= 0) & (places < counts[:, None])]
+    sids = history.view(-1, length) - torch.tensor([codes[0] for codes in packing.codes])
+    no_ages = torch.zeros(len(sids), dtype=torch.int64)  # its features have no use for them
+    return SequenceEvents(_offsets(counts // length), sids, no_ages, ())
 
 
 def _sequence_of(rows: EventRows, events: Tensor, zeros: int) -> SequenceEvents:

@@ -27,8 +27,8 @@ from grace.model.definition.features import (
     SequenceTable,
     T5Features,
 )
-from grace.model.definition.inputs import FeatureTensors, SequenceTensors, map_tensors
-from grace.model.definition.model import Model
+from grace.model.definition.inputs import FeatureTensors, Prompts, SequenceTensors, map_tensors
+from grace.model.definition.model import AnyModel, CausalModel, Model
 from grace.model.engine.device_copy import Staging
 from grace.model.engine.feature_reader import (
     FeatureLookups,
@@ -55,14 +55,21 @@ class PlacedLookups:
         return len(self.lookups.events)
 
 
-Features: TypeAlias = FeatureTensors | PlacedLookups
+@dataclass(frozen=True, slots=True)
+class PlacedPrompts(Prompts):
+    """A batch's prompts on a GPU, with their number of tokens, for which no one need ask it."""
+
+    total: int
+
+
+Features: TypeAlias = FeatureTensors | Prompts | PlacedLookups
 BatchFeatures: TypeAlias = tuple[ReadFeatures, Callable[[], Features]]
 """A batch as it was read, and a function that makes its features. That runs on the device's current
 stream, in memory of the batch's staging."""
 
 
 class PlainStage:
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: AnyModel) -> None:
         self._spec = model.spec
         self._features = model.features
         self._reader = FeatureReader(model.spec)
@@ -73,8 +80,8 @@ class PlainStage:
         return read, partial(self._compute, read.inputs)
 
     @torch.inference_mode()
-    def _compute(self, lookups: FeatureLookups) -> FeatureTensors:
-        features: FeatureTensors = self._features(model_inputs_of(self._spec, lookups))
+    def _compute(self, lookups: FeatureLookups) -> Features:
+        features: Features = self._features(model_inputs_of(self._spec, lookups))
         return features
 
 
@@ -86,7 +93,7 @@ class FastStage:
 
     @torch.inference_mode()
     def __init__(self, model: Model, dtype: torch.dtype, ops: FeatureOps | None = None) -> None:
-        self._device = model.decoder.start.device
+        self._device = model.decoder.device
         self._reader = FeatureReader(model.spec)
         self._ops = ops or load_feature_ops(self._device)
         features = model.features
@@ -138,14 +145,27 @@ class FastStage:
         return compute
 
 
-FeatureStage: TypeAlias = PlainStage | FastStage
+class PromptStage:
+    """The features of a causal model on a GPU: its prompts, in the batch's memory there."""
+
+    def __init__(self, model: CausalModel) -> None:
+        self._reader = FeatureReader(model.spec)
+
+    def read(self, messages: Sequence[bytes], size: int, staging: Staging) -> BatchFeatures:
+        read = self._reader.read(messages, size, staging.arrays)
+        _, _, offsets, tokens, _ = staging.send()
+        prompts = PlacedPrompts(offsets, tokens, total=int(read.inputs.bag_offsets[-1]))
+        return read, lambda: prompts
 
 
-def feature_stage_for(model: Model, dtype: torch.dtype) -> FeatureStage:
+FeatureStage: TypeAlias = PlainStage | FastStage | PromptStage
+
+
+def feature_stage_for(model: AnyModel, dtype: torch.dtype) -> FeatureStage:
     """Return the fastest stage for the model's device."""
-    if model.decoder.start.device.type == "cpu":
+    if model.decoder.device.type == "cpu":
         return PlainStage(model)
-    return FastStage(model, dtype)
+    return PromptStage(model) if isinstance(model, CausalModel) else FastStage(model, dtype)
 
 
 class _SingleInputs:

@@ -5,6 +5,8 @@ rows' rounded copy. The addition of a rounded product makes the next copy. After
 the copy is made when a product needs it.
 """
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
@@ -17,14 +19,36 @@ from grace.kernels.products.fp8_products import (
     RoundedWeight,
 )
 from grace.kernels.row_stable import linear
-from grace.model.engine.decode_weights import FastWeights, Weight, float_product
+from grace.model.engine.decode_weights import Products, Weight, float_product
+
+
+class LayerSpec(Protocol):
+    @property
+    def norm_eps(self) -> float: ...
+    @property
+    def ffn(self) -> str: ...
+
+
+class StreamWeights(Protocol):
+    """What a stream needs of the weights of any family."""
+
+    @property
+    def spec(self) -> LayerSpec: ...
+    @property
+    def products(self) -> Products: ...
+    @property
+    def rounded(self) -> RoundedOps | None: ...
 
 
 class Residual:
     """Rows [rows, d] in the weights' type, which `add` changes in place."""
 
-    def __init__(self, rows: Tensor, weights: FastWeights, ops: Ops) -> None:
+    def __init__(
+        self, rows: Tensor, weights: StreamWeights, ops: Ops, *, grows: bool = False
+    ) -> None:
+        """`grows`: any addition may make a row many times as large, not only the first one."""
         self.rows = rows
+        self._grows = grows
         self._weights, self._ops, self._eps = weights, ops, weights.spec.norm_eps
         self._factors: Tensor | None = None
         self._copy: RoundedRows | None = None
@@ -59,7 +83,7 @@ class Residual:
             before = self.row_factors
             addition = Addition(self.rows, before, x, weight, request_scales, self._eps)
             self._copy = self._rounded_ops.add_product(addition)
-            if not self._is_changed:
+            if self._grows or not self._is_changed:
                 self._rounded_ops.round_grown(self._copy, before)
             self._factors = self._copy.row_factors
         else:
@@ -70,13 +94,19 @@ class Residual:
     def hidden(self, weight: Weight) -> Tensor:
         """Return the hidden rows of a feed-forward network, for a second product with them."""
         if isinstance(weight, RoundedWeight):
-            return self._rounded_ops.hidden(self._rounded(), weight)
+            return self._rounded_ops.hidden(self._rounded(), weight, self._weights.spec.ffn)
         product, factors = self.product(weight)
         return self._ops.activate(product, factors, self._weights.spec.ffn)
 
     def logits(self, head: Tensor) -> tuple[Tensor, Tensor]:
         """Return the product with a head in float32, without its row factors, and the factors."""
         return float_product(self.rows, head), self.row_factors
+
+    def log_sums(self, head: Weight, tokens: int) -> Tensor:
+        """Return logs of the sums of exp of all logits of the head's tokens.   float32 [rows]"""
+        if isinstance(head, RoundedWeight):
+            return self._rounded_ops.log_sums(self._rounded(), head, tokens)
+        return self._ops.log_sums(self.rows, head, self.row_factors)
 
     @property
     def _rounded_ops(self) -> RoundedOps:

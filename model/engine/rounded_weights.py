@@ -21,7 +21,7 @@ from grace.configs.errors import ConfigError
 from grace.configs.options import Fp8Product
 from grace.kernels import load_rounded_ops
 from grace.kernels.products.fp8_products import LARGEST, ORDERED, RoundedWeight
-from grace.model.definition.spec import DecoderSpec
+from grace.model.definition.t5_spec import DecoderSpec
 from grace.model.engine.decode_weights import PRECISIONS, FastLayer, FastWeights, Precision, Weight
 
 
@@ -78,13 +78,13 @@ def _layer(balanced: FastLayer, plain: FastLayer, names: Collection[str]) -> Fas
 
 
 def _rounded(weight: Weight, *, ordered: bool) -> RoundedWeight:
-    return RoundedWeight.of(_plain(weight), reads_ordered=ordered)
+    return RoundedWeight.of(_plain(weight), reads="ordered" if ordered else "plain")
 
 
 def _balanced(folded: FastWeights) -> FastWeights:
     bound = 2.0 ** math.floor(math.log2(LARGEST / math.sqrt(folded.spec.d_model)))
     largest = folded.first_blocks[:, 2].abs().flatten(1).amax(dim=0)
-    by = _nonzero(largest) / LARGEST
+    by = nonzero(largest) / LARGEST
     blocks = folded.first_blocks.clone()
     blocks[:, 2] /= by.view(blocks.shape[2:])
     qkv, layers = [], []
@@ -92,12 +92,12 @@ def _balanced(folded: FastWeights) -> FastWeights:
         if index:
             weight = _plain(folded.qkv[index - 1]).clone()
             values = weight[2 * folded.inner :]
-            by = _nonzero(torch.linalg.vector_norm(values, dim=1)) / bound
+            by = nonzero(torch.linalg.vector_norm(values, dim=1)) / bound
             values /= by.unsqueeze(1)
             qkv.append(weight)
         ffn_in, ffn_out = _plain(layer.ffn_in), _plain(layer.ffn_out)
         if folded.spec.ffn == "relu":
-            of_hidden = _nonzero(torch.linalg.vector_norm(ffn_in, dim=1)) / bound
+            of_hidden = nonzero(torch.linalg.vector_norm(ffn_in, dim=1)) / bound
             ffn_in, ffn_out = ffn_in / of_hidden.unsqueeze(1), ffn_out * of_hidden
         self_out = _plain(layer.self_out) * by
         layers.append(replace(layer, self_out=self_out, ffn_in=ffn_in, ffn_out=ffn_out))
@@ -129,5 +129,6 @@ def _plain(weight: Weight) -> Tensor:
     return weight
 
 
-def _nonzero(sizes: Tensor) -> Tensor:
+def nonzero(sizes: Tensor) -> Tensor:
+    """Return sizes to divide by."""
     return torch.where(sizes > 0, sizes, torch.ones_like(sizes))

@@ -54,9 +54,8 @@ class SearchTrace:
         if not self.steps or self.steps[-1].kept:
             node = self._path[len(self.steps)]
             rows = given.scores.shape[1]
-            scale = None if given.row_scale is None else given.row_scale[:rows]
             first = _first_request(given.candidates, rows)
-            _, totals = candidate_totals(given.logits[:rows], given.scores[0], first, scale)
+            _, totals = candidate_totals(given, first)
             self.steps.append(_step(node, first.nodes, totals, kept.nodes[0], kept.scores[0]))
         return kept
 

@@ -33,9 +33,10 @@ from grace.kernels import (
     with_eligible,
 )
 from grace.kernels.eligibility.tensors import has_bit
-from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, require_match
+from grace.model.checkpoints.checkpoint import checkpoint_id, load_encoder_decoder, require_match
 from grace.model.definition.model import Model
-from grace.model.engine.generation import PlainGeneration, SearchTask
+from grace.model.engine.generation import PlainGeneration
+from grace.model.engine.graph_generation import SearchTask
 from grace.model.train.interactions import HistoryBatches, Int64, Interactions, history_input
 from grace.model.train.log_reader import catalogue_of, read_log
 from grace.model.train.loop import Progress, reproducible
@@ -260,7 +261,7 @@ class CheckpointReport:
 def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
     device = device_named(spec.device, "--device")
     cutoffs = sorted({*spec.cutoffs})
-    model = load_checkpoint(spec.checkpoint, device)
+    model = load_encoder_decoder(spec.checkpoint, device)
     history = history_input(model.spec)
     folder = read_data_folder(spec.data)
     catalogue = catalogue_of(folder, spec, EXACT)

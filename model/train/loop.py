@@ -28,7 +28,7 @@ def fit(
     model: Model, batches: HistoryBatches, config: TrainingConfig, seed: int, progress: Progress
 ) -> tuple[float, ...]:
     """Train in place; return each step's loss. Equal seeds give equal weights on one machine."""
-    device = model.decoder.start.device
+    device = model.decoder.device
     optimizer = torch.optim.AdamW(_groups(model, config.weight_decay), betas=(0.9, 0.98))
     losses: list[float] = []
     order = _endless(batches.log.examples(), config.batch, np.random.default_rng(seed))

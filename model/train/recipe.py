@@ -21,7 +21,9 @@ from grace.configs.options import Option
 from grace.configs.sections import Section, load_section
 from grace.configs.yaml_loader import read_yaml
 from grace.index.snapshot import Snapshot
-from grace.model.definition.spec import InputSpec, ModelSpec
+from grace.model.definition.causal_spec import CausalModelSpec
+from grace.model.definition.spec import InputSpec
+from grace.model.definition.t5_spec import EncoderDecoderSpec
 from grace.model.train.interactions import Interactions
 
 _SECTIONS = ("model", "training", "generation")
@@ -49,7 +51,7 @@ class TrainingConfig(Section):
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    model: ModelSpec
+    model: EncoderDecoderSpec
     training: TrainingConfig
     generation: GenerationConfig
 
@@ -126,6 +128,9 @@ def read_recipe(path: Path | None) -> RecipeFile:
             raise ConfigError(f"{path}: unknown key {name!r}; known: {', '.join(_SECTIONS)}")
         if not isinstance(section, Mapping):
             raise ConfigError(f"{path}: {name}: expected keys with values; add some or remove it")
+        if CausalModelSpec.describes(section):
+            fault = "train it elsewhere, and use `grace import-causal`"
+            raise ConfigError(f"{path}: {name}: is a causal model; {fault}")
     return RecipeFile(path, {name: values.get(name, {}) for name in _SECTIONS})  # type: ignore[misc]
 
 

@@ -18,7 +18,7 @@ from grace.index.tables.data_folder import read_data_folder
 from grace.kernels import DecodeIndex, device_named
 from grace.model.checkpoints.checkpoint import (
     checkpoint_id,
-    load_checkpoint,
+    load_encoder_decoder,
     save_checkpoint,
     write_yaml,
 )
@@ -143,7 +143,7 @@ def _train(run: TrainingRun, prepared: _Prepared, out: Path, progress: Progress)
     save_checkpoint(model, out)
     write_yaml(out / RECIPE_FILE, recipe.to_json())
     events = log.last_events(MOST_USERS)
-    search = Search(load_checkpoint(out, device), index, profile)
+    search = Search(load_encoder_decoder(out, device), index, profile)
     with reproducible(device=device):
         ranks = ranked(search, batches, events, progress)
     return TrainingReport(

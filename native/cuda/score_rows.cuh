@@ -81,7 +81,8 @@ __global__ void __launch_bounds__(kScoreBlock, kScoreBlocks) score_rows(Selectio
       const int32_t place = lane + i * kGroups;
       tokens[i] = place < count ? row.tokens[place] : 0;
     }
-    const float2 found = normaliser<kReading>(row, from.columns);
+    const float2 found = from.log_sums != nullptr ? make_float2(0.0f, from.log_sums[index])
+                                                  : normaliser<kReading>(row, from.columns);
     row.highest = found.x;
     row.log_sum = found.y;
     bool finite = true;

@@ -11,6 +11,7 @@ namespace grace {
 struct Selection {
   const void* logits;      // [rows, columns]
   const float* row_scale;  // [rows], or null
+  const float* log_sums;   // [rows]: normalisers, or null to use those of the columns
   const float* scores;     // [rows]
   const int32_t* offsets;  // [rows + 1]
   const int32_t* counts;   // [rows], or null if all places between two offsets are candidates

@@ -5,6 +5,8 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -74,25 +76,38 @@ struct Sequence {
   int64_t first_place;
   int64_t age_row;
   int64_t position_row;
-  std::vector<int64_t> token_rows;  // the first row of each SID position
+  std::vector<int64_t> token_rows;  // the first row of each SID position; none if packed
   std::map<std::string, size_t, std::less<>> side_names;
   std::vector<Side> side;
 };
 
+// A prompt, which a request brings as tokens. If it does not, its history is packed into one.
+struct Prompt {
+  size_t name;
+  int64_t num_tokens;
+  int64_t max_tokens;
+};
+
 // Where a row's events are. A packed sequence has neither ages nor positions: its tokens follow
-// each other, between prefix and suffix.
+// each other, those of an event between `before` and `after`, and all of them between prefix and
+// suffix.
 struct EventLayout {
   std::vector<int64_t> vocab_sizes;
   int64_t places;
   int64_t ids;    // in each place
   int32_t zeros;  // the row that absent ids read
-  bool packed;
   std::vector<int32_t> prefix;
+  std::vector<int32_t> before;
+  std::vector<int32_t> after;
   std::vector<int32_t> suffix;
+  std::vector<int32_t> codes;  // if packed, the token of each code, position by position
+
+  bool packed() const { return !codes.empty(); }
 };
 
 // A batch's arrays, as in FeatureLookups; its numbers are as sent, not squashed. Until all rows are
-// read, `bags` has the ids of each row's bags, and offsets count from the row's first one.
+// read, `bags` has the ids of each row's bags, and offsets count from the row's first one. A prompt
+// is a bag.
 struct Rows {
   float* dense;
   int32_t* categorical;
@@ -106,7 +121,12 @@ struct Rows {
 class Inputs {
  public:
   Inputs(EventLayout layout, int32_t threads)
-      : workers(threads, "grace-read"), layout_(std::move(layout)) {}
+      : workers(threads, "grace-read"), layout_(std::move(layout)) {
+    const std::vector<int64_t>& sizes = layout_.vocab_sizes;
+    const auto codes = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+    require(!layout_.packed() || static_cast<int64_t>(layout_.codes.size()) == codes,
+            "features: not a token for each code");
+  }
 
   // Adds an input to those of one map of features, as grace_features_add describes it.
   void add(Field map, const std::string& name, const std::vector<int64_t>& numbers,
@@ -126,6 +146,10 @@ class Inputs {
       case Field::kBags:
         require(numbers.at(0) > 0, "features: a bag without rows");
         return bags_.push_back({own, static_cast<uint64_t>(numbers[0]), numbers.at(1), rest(2)});
+      case Field::kTokens:
+        require(bags_.empty(), "features: a prompt is the only bag");
+        prompt_ = {own, numbers.at(0), numbers.at(1)};
+        return;
       case Field::kSequences:
         return add_sequence(
             {own, numbers.at(0), numbers.at(1), numbers.at(2), numbers.at(3), rest(4), {}, {}});
@@ -143,7 +167,7 @@ class Inputs {
       const auto count = static_cast<int64_t>(ids.size());
       require(joined + count <= rows.bag_room, "features_read: no room for the bags");
       std::copy(ids.begin(), ids.end(), rows.bag_rows + joined);
-      for (size_t i = 0; i < bags_.size(); ++i) *end++ += row_number(joined);
+      for (size_t i = 0; i < bags(); ++i) *end++ += row_number(joined);
       joined += count;
     }
   }
@@ -153,22 +177,30 @@ class Inputs {
   void read(const Spans& request, int64_t row, Rows& rows, wire::UnknownNames& unknown) const {
     Given others;
     const Given given = names_.find(
-        request, {Field::kDense, Field::kCategorical, Field::kBags, Field::kSequences}, others);
+        request,
+        {Field::kDense, Field::kCategorical, Field::kBags, Field::kSequences, Field::kTokens},
+        others);
     read_dense(given, rows.dense + row * numbers_);
     read_categorical(given, rows.categorical + row * static_cast<int64_t>(categorical_.size()));
-    read_bags(given, rows.bag_offsets + row * static_cast<int64_t>(bags_.size()) + 1,
-              rows.bags[row]);
+    int32_t* ends = rows.bag_offsets + row * static_cast<int64_t>(bags()) + 1;
+    std::vector<int32_t>& ids = rows.bags[row];
+    read_bags(given, ends, ids);
     int32_t* places = rows.events + row * layout_.places * layout_.ids;
     std::fill_n(places, layout_.places * layout_.ids, layout_.zeros);
     thread_local Events events;
+    events.count = events.skipped = 0;  // if there is no sequence
     for (const Sequence& sequence : sequences_) {
       read_events(sequence, *given[sequence.name], request, events, unknown);
       check_events(sequence, events);
-      if (layout_.packed) {
-        write_packed(sequence, events, places);
-      } else {
-        write_events(sequence, events, places);
-      }
+      if (!layout_.packed()) write_events(sequence, events, places);
+    }
+    if (prompt_) {
+      read_prompt(*given[prompt_->name], events, ids);
+      *ends = static_cast<int32_t>(ids.size());
+    } else if (layout_.packed()) {
+      thread_local std::vector<int32_t> tokens;
+      pack(events, tokens);
+      std::copy(tokens.begin(), tokens.end(), places);
     }
     for (const Entry* other : others) {
       const Field right = names_.map_of(other->name);
@@ -184,26 +216,30 @@ class Inputs {
  private:
   using Given = std::vector<const Entry*>;  // the entry of each declared input, or an empty one
 
-  // One sequence as sent, oldest first: `count` events.
+  // One sequence as sent, oldest first: `count` events. The model does not read the first ones.
   struct Events {
     const Entry* entry = nullptr;
     int64_t count = 0;
+    int64_t skipped = 0;
     std::vector<uint32_t> tokens;
     std::vector<int64_t> times;  // as many as events, or none, as the ids of each side
     std::vector<const Entry*> side_entries;
     std::vector<std::vector<int64_t>> side;
   };
 
+  size_t bags() const { return bags_.size() + (prompt_ ? 1 : 0); }
+
   void add_sequence(Sequence input) {
-    const auto length = static_cast<int64_t>(layout_.vocab_sizes.size());
-    const int64_t places = layout_.packed ? input.max_length * length +
-                                                static_cast<int64_t>(layout_.prefix.size()) +
-                                                static_cast<int64_t>(layout_.suffix.size())
-                                          : input.max_length;
+    const size_t length = layout_.vocab_sizes.size();
+    int64_t places = input.max_length;
+    if (layout_.packed()) {
+      places *= static_cast<int64_t>(layout_.before.size() + length + layout_.after.size());
+      places += static_cast<int64_t>(layout_.prefix.size() + layout_.suffix.size());
+    }
     require(input.first_place >= 0 && input.max_length > 0 &&
-                input.first_place + places <= layout_.places &&
-                input.token_rows.size() == layout_.vocab_sizes.size() &&
-                layout_.ids >= (layout_.packed ? 1 : 2 + length),
+                input.first_place + places <= (prompt_ ? prompt_->max_tokens : layout_.places) &&
+                input.token_rows.size() == (layout_.packed() ? 0 : length) &&
+                layout_.ids >= (layout_.packed() ? 1 : 2 + static_cast<int64_t>(length)),
             "features: a sequence is not within the layout");
     sequences_.push_back(std::move(input));
   }
@@ -212,7 +248,7 @@ class Inputs {
     require(!sequences_.empty(), "features: a side before its sequence");
     Sequence& sequence = sequences_.back();
     const auto filled = static_cast<int64_t>(2 + sequence.token_rows.size() + sequence.side.size());
-    require(!layout_.packed && filled < layout_.ids &&
+    require(!layout_.packed() && filled < layout_.ids &&
                 sequence.side_names.emplace(name, sequence.side.size()).second,
             "features: a side is declared twice or not within the layout");
     sequence.side.push_back(side);
@@ -276,6 +312,7 @@ class Inputs {
     wire::copy_integers(entry, Field::kSids, events.tokens);
     wire::copy_integers(entry, Field::kTimestamps, events.times);
     events.count = static_cast<int64_t>(events.tokens.size() / layout_.vocab_sizes.size());
+    events.skipped = std::max<int64_t>(0, events.count - sequence.max_length);
     events.side_entries.assign(sequence.side.size(), &wire::kNoEntry);
     if (events.side.size() < sequence.side.size()) events.side.resize(sequence.side.size());
     for (const Entry& side : request.entries(Field::kSides)) {
@@ -331,8 +368,7 @@ class Inputs {
 
   // In the order in which model.features adds them: age, position, tokens, side.
   void write_events(const Sequence& sequence, const Events& events, int32_t* places) const {
-    const int64_t kept = std::min(events.count, sequence.max_length);
-    const int64_t skipped = events.count - kept;
+    const int64_t skipped = events.skipped, kept = events.count - skipped;
     const size_t length = layout_.vocab_sizes.size();
     const bool timed = !events.times.empty();
     const int64_t newest =
@@ -354,14 +390,39 @@ class Inputs {
     }
   }
 
-  void write_packed(const Sequence& sequence, const Events& events, int32_t* places) const {
-    const size_t length = layout_.vocab_sizes.size();
-    const int64_t skipped = events.count - std::min(events.count, sequence.max_length);
-    int32_t* place = std::copy(layout_.prefix.begin(), layout_.prefix.end(), places);
-    for (size_t i = static_cast<size_t>(skipped) * length; i < events.tokens.size(); ++i) {
-      *place++ = row_number(sequence.token_rows[i % length] + events.tokens[i]);
+  // Reads the prompt that a request brings, or packs its history. `ids` is empty before.
+  void read_prompt(const Entry& given, const Events& events, std::vector<int32_t>& ids) const {
+    constexpr Field kField = Field::kTokenIds;
+    const int64_t count = given.number(kField), most = prompt_->max_tokens;
+    if (count == 0) return pack(events, ids);
+    if (count > most) throw given.fault(Wrong::kLongPrompt, kField, count, most);
+    if (events.count > 0) throw events.entry->fault(Wrong::kTwoPrompts, Field::kSids, events.count);
+    wire::each_number<wire::kVarint>(given, kField, [&](uint64_t each) {
+      const auto id = static_cast<int64_t>(each);
+      if (!is_below(id, prompt_->num_tokens)) {
+        throw given.fault(Wrong::kIdRange, kField, id, prompt_->num_tokens - 1);
+      }
+      ids.push_back(row_number(id));
+    });
+  }
+
+  // Makes the tokens of a packed sequence.
+  void pack(const Events& events, std::vector<int32_t>& tokens) const {
+    const auto add = [&](const std::vector<int32_t>& more) {
+      tokens.insert(tokens.end(), more.begin(), more.end());
+    };
+    tokens = layout_.prefix;
+    const uint32_t* code = events.tokens.data() + events.skipped * layout_.vocab_sizes.size();
+    for (int64_t event = events.skipped; event < events.count; ++event) {
+      add(layout_.before);
+      const int32_t* of_position = layout_.codes.data();
+      for (const int64_t size : layout_.vocab_sizes) {
+        tokens.push_back(of_position[*code++]);
+        of_position += size;
+      }
+      add(layout_.after);
     }
-    std::copy(layout_.suffix.begin(), layout_.suffix.end(), place);
+    add(layout_.suffix);
   }
 
   EventLayout layout_;
@@ -371,6 +432,7 @@ class Inputs {
   std::vector<Categorical> categorical_;
   std::vector<Bag> bags_;
   std::vector<Sequence> sequences_;
+  std::optional<Prompt> prompt_;
 };
 
 Inputs& inputs_of(uint64_t handle) { return *reinterpret_cast<Inputs*>(handle); }
@@ -382,18 +444,23 @@ std::vector<T> copied(const T* values, int64_t count) {
 
 }  // namespace
 
-// The arguments are an EventLayout, and the threads that read a batch, the caller's among them. Add
-// the inputs of each map in declared order.
+// The arguments are an EventLayout, and the threads that read a batch, the caller's among them.
+// `tokens` has prefix, before, after, suffix and codes, and `counts` [5] how many of each. Add the
+// inputs of each map in declared order.
 GRACE_API int32_t grace_features_open(int64_t sid_length, const int64_t* vocab_sizes,
-                                      int64_t places, int64_t ids, int32_t zeros, int32_t packed,
-                                      int64_t prefixes, const int32_t* prefix, int64_t suffixes,
-                                      const int32_t* suffix, int32_t threads, uint64_t* handle) {
+                                      int64_t places, int64_t ids, int32_t zeros,
+                                      const int64_t* counts, const int32_t* tokens, int32_t threads,
+                                      uint64_t* handle) {
   return grace::guarded([&] {
     require(sid_length > 0 && places >= 0 && ids > 0, "features_open: no such layout");
-    auto inputs = std::make_unique<Inputs>(
-        EventLayout{copied(vocab_sizes, sid_length), places, ids, zeros, packed != 0,
-                    copied(prefix, prefixes), copied(suffix, suffixes)},
-        threads);
+    const auto next = [&] {
+      const int32_t* begin = tokens;
+      return copied(begin, (tokens = begin + *counts++) - begin);
+    };
+    auto inputs =
+        std::make_unique<Inputs>(EventLayout{copied(vocab_sizes, sid_length), places, ids, zeros,
+                                             next(), next(), next(), next(), next()},
+                                 threads);
     *handle = reinterpret_cast<uint64_t>(inputs.release());
   });
 }
@@ -404,7 +471,8 @@ GRACE_API int32_t grace_features_open(int64_t sid_length, const int64_t* vocab_s
 //              categorical  cardinality, default id, first row
 //              bags         rows, first row, default ids
 //              sequences    most events, first place, first row of ages, first row of positions,
-//                           first row of the tokens at each position of a SID
+//                           first row of the tokens at each position of a SID; none if packed
+//              tokens       the tokens of the vocabulary, the most of a prompt; before its history
 //              side         cardinality, first row; it belongs to the sequence added last
 GRACE_API int32_t grace_features_add(uint64_t handle, int64_t map, const char* name, int64_t count,
                                      const int64_t* numbers, int64_t size, const float* defaults) {

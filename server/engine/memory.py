@@ -14,6 +14,7 @@ import torch
 
 from grace.configs.eligibility import Eligibility, MatcherMode
 from grace.configs.errors import CheckpointError, ConfigError, SnapshotError
+from grace.configs.serving import ServingConfig
 from grace.index.allocation import free_kept
 from grace.index.snapshot import Snapshot, bytes_of
 from grace.index.storage.arrays import counts_of
@@ -21,7 +22,10 @@ from grace.index.storage.manifest import MANIFEST, Counts, Manifest
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, Ops, UserTensors, with_eligible
 from grace.kernels.eligibility.tensors import REQUESTS_PER_MASK
-from grace.model.checkpoints.folder import WEIGHTS
+from grace.model.checkpoints.folder import MODEL_YAML, WEIGHTS, load_spec, require_files
+from grace.model.definition.causal_spec import CausalModelSpec
+from grace.model.engine.causal_memory import memory_on_cpu, memory_on_gpu
+from grace.model.engine.decode_weights import Precision
 
 MARGIN_BYTES = 64 << 20
 """The most that the first batches and the allocator take in addition to the arrays."""
@@ -131,17 +135,27 @@ def require_memory_of_changes(snapshot: Snapshot, row_bytes: int, device: torch.
         raise ConfigError(f"puts and removals: {fault}; {remedy}")
 
 
-def require_memory_of_weights(checkpoint: Path, device: torch.device) -> None:
-    """Raise CheckpointError if the stored weights alone do not fit."""
-    weights = checkpoint / WEIGHTS
-    try:
-        stored = weights.stat().st_size
-    except OSError:
-        return  # the load reports it
-    room = _device_room(device, stored) if device.type == "cuda" else _host_room()
-    what = f"memory of {device}" if device.type == "cuda" else "memory"
-    if fault := _shortage(what, stored, room):
-        raise CheckpointError(str(weights), f"{fault}; load a smaller checkpoint, or {_MORE}")
+def require_memory_of_model(
+    config: ServingConfig, precision: Precision, device: torch.device
+) -> None:
+    """Raise CheckpointError if a causal model does not fit, or another one's stored weights."""
+    folder, on_device = config.checkpoint, device.type == "cuda"
+    require_files(folder)
+    needed = stored = (folder / WEIGHTS).stat().st_size
+    spec, less = load_spec(folder / MODEL_YAML), ""
+    if isinstance(spec, CausalModelSpec):
+        less = (
+            f"lower generation.max_batch (now {config.generation.max_batch}) or "
+            f"prompt.max_tokens in {MODEL_YAML} (now {spec.prompt.max_tokens}), "
+        )
+        if on_device:
+            needed = memory_on_gpu(spec, config.generation, precision, stored)
+        else:
+            needed = memory_on_cpu(spec, config.generation)
+    room = _device_room(device, needed) if on_device else _host_room()
+    if fault := _shortage(f"memory of {device}" if on_device else "memory", needed, room):
+        fault = f"{fault}; {less}load a smaller checkpoint, or {_MORE}"
+        raise CheckpointError(str(folder / WEIGHTS), fault)
 
 
 def host_rooms(proc: Path = PROC, cgroups: Path = CGROUPS) -> list[Room]:

@@ -7,9 +7,9 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from grace.configs.arrays import Int64
 from grace.configs.eligibility import Eligibility
 from grace.configs.errors import ConfigError
 from grace.configs.generation import GenerationConfig
@@ -30,10 +30,15 @@ from grace.model.definition.spec import ModelSpec
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.engine.device_copy import Blocks
 from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
-from grace.model.engine.generation import EngineSettings, Generation, generation_for
+from grace.model.engine.generation import generation_for
+from grace.model.engine.graph_generation import EngineSettings, Generation
 from grace.model.engine.prefix_memo import PrefixMemo
-from grace.model.engine.rounded_weights import rounded_products
-from grace.server.engine.memory import EligibilityFacts, eligibility_facts, require_memory
+from grace.server.engine.memory import (
+    EligibilityFacts,
+    eligibility_facts,
+    require_memory,
+    require_memory_of_model,
+)
 
 MOST_PLACES = 2**31 - 1
 """The limit of int32, which numbers the tokens of a batch's beam rows, and the ids of its bags."""
@@ -73,8 +78,8 @@ class Shown:
 
     sequence: int  # of the last update whose changes it has
     # ascending ids: of ads that it has from puts, and of ads that updates removed from it
-    put: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    removed: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    put: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    removed: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     # kept puts that it cannot take: their faults, by ad id
     refused: Mapping[int, str] = field(default_factory=dict)
 
@@ -147,6 +152,7 @@ def load_model(config: ServingConfig, snapshot: Snapshot, device: torch.device) 
     """Load and prepare the checkpoint, which must be of the snapshot's SID space."""
     checkpoint, generation = config.checkpoint, config.generation
     engine = engine_settings(config, device)
+    require_memory_of_model(config, engine.precision, device)
     # The features' tables, most of a large model, are rounded at once; the rest is folded first.
     loaded = load_checkpoint(checkpoint, device, features=PRECISIONS[engine.precision])
     require_match(loaded.spec, snapshot, checkpoint)
@@ -169,7 +175,7 @@ def load_model(config: ServingConfig, snapshot: Snapshot, device: torch.device) 
         blocks=Blocks(device),
         ops=ops,
         generation=made,
-        engine=engine_facts(made, loaded.spec, engine, generation, seconds),
+        engine=engine_facts(made, loaded.spec, engine.precision, seconds),
     )
     del loaded
     if device.type == "cuda":
@@ -213,23 +219,17 @@ def changed_pair(
 
 
 def engine_facts(
-    made: Generation,
-    spec: ModelSpec,
-    settings: EngineSettings,
-    generation: GenerationConfig,
-    seconds: float,
+    made: Generation, spec: ModelSpec, precision: Precision, seconds: float
 ) -> EngineFacts:
-    memo, precision = made.memo, settings.precision
-    if memo is None:
-        return EngineFacts(precision, (), 0, 0, 0, graphs=0, capture_seconds=0.0)
+    memo = made.memo
     return EngineFacts(
         precision=precision,
-        fp8_products=rounded_products(spec.decoder, precision, settings.fp8_keep),
-        memo_steps=memo.steps,
-        memo_bytes=memo.size,
-        next_memo_bytes=_next_memo_bytes(memo, spec),
-        graphs=len(generation.batch_buckets) * len({*generation.profiles.values()}),
-        capture_seconds=seconds,
+        fp8_products=made.fp8_products,
+        memo_steps=0 if memo is None else memo.steps,
+        memo_bytes=0 if memo is None else memo.size,
+        next_memo_bytes=0 if memo is None else _next_memo_bytes(memo, spec),
+        graphs=made.graphs,
+        capture_seconds=seconds if made.graphs else 0.0,
     )
 
 

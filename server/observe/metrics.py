@@ -1,24 +1,18 @@
 """Every metric of the service. Times are in seconds.
 
-    python -m grace.server.observe.metrics docs/operations.md       writes the table of all of them
-
 Counters conserve: every call that reached the service is in `grace_requests_total` once, and if it
 was not OK, in `grace_request_failures_total` once. No label holds an ad, user or request id.
 """
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import TypeVar
 
 import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-from prometheus_client.core import Metric
 
-from grace.configs.marked_text import rewrite
 from grace.index.forms.components import components_of
 from grace.index.snapshot import Snapshot, creation_time
 from grace.server.ad_updates import PUT_RESULTS, UPDATE_RESULTS, PutResult, UpdateResult
@@ -208,22 +202,3 @@ class Metrics:
 def _by(metric: _Metric, labels: Iterable[_Label]) -> dict[_Label, _Metric]:
     """Return the metric of each value of its label. All exist from the start."""
     return {label: metric.labels(label) for label in labels}
-
-
-def metrics_table() -> str:
-    """Return the table in docs/operations.md: a row for each metric, those of a GPU included."""
-    metrics = Metrics(ServerState(), torch.device("cuda"))
-    rows = sorted(map(_row, metrics.registry.collect()))
-    return "\n".join(("| metric | kind | meaning |", "| --- | --- | --- |", *rows)) + "\n"
-
-
-def _row(metric: Metric) -> str:
-    total = "_total" if metric.type == "counter" else ""
-    labels = [label for label in metric.samples[0].labels if label != "le"]
-    braces = f"{{{','.join(labels)}}}" if labels else ""
-    return f"| `{metric.name}{total}{braces}` | {metric.type} | {metric.documentation} |"
-
-
-if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        rewrite(Path(name), "metrics", metrics_table())

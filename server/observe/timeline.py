@@ -47,7 +47,6 @@ class Timeline:
             self.batches += 1
 
     def trace(self, latest: int = FILED) -> str:
-        """Return the trace of the latest batches that it keeps."""
         with self._lock:
             entries, batches = tuple(self._entries)[-latest:], self.batches
         origin = min((each.begin for _, host, _ in entries for each in host), default=0.0)

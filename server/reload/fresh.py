@@ -112,7 +112,6 @@ class Fresh:
         self._served = asyncio.Condition()
 
     def changed(self) -> None:
-        """Note that changes wait."""
         self._changed.set()
 
     async def watch(self) -> None:

@@ -22,10 +22,8 @@ from grace.configs.serving import ServingConfig
 from grace.index.allocation import free_kept
 from grace.index.snapshot import Snapshot
 from grace.model.checkpoints.checkpoint import checkpoint_id, require_match
-from grace.model.checkpoints.folder import MODEL_YAML
-from grace.model.definition.spec import load_spec
+from grace.model.checkpoints.folder import MODEL_YAML, load_spec
 from grace.server.ad_updates import AdUpdates
-from grace.server.engine.memory import require_memory_of_weights
 from grace.server.engine.serving_pair import (
     ServingPair,
     Shown,
@@ -54,8 +52,6 @@ CORES_PER_THREAD = 4
 
 @dataclass(frozen=True, slots=True)
 class LoadFault:
-    """Why a load failed."""
-
     text: str  # one line with file and remedy
     device_is_broken: bool = False  # the load broke the GPU: its results cannot be trusted any more
 
@@ -120,7 +116,6 @@ class Loader:
         elif checkpoint_id(checkpoint) != model.checkpoint:
             require_match(load_spec(checkpoint / MODEL_YAML), snapshot, checkpoint)
             free_kept()
-            require_memory_of_weights(checkpoint, self.device)
             config = replace(self.config, checkpoint=checkpoint)
             model = load_model(config, snapshot, self.device)
         if is_other:

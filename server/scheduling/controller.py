@@ -104,7 +104,7 @@ class Controller:
             waits = self._with_waiting(Backlog(), before).after if sheds else 0.0
             if shed_all or waits > self._target_of(request.profile):
                 pressure.shed(now)
-                raise overloaded(self._seconds_of_queue(now))
+                raise overloaded(retry_seconds=self._seconds_of_queue(now))
         if not self.queue.push(request):
             raise queue_full(self._places, self._seconds_of_queue(now))
 
@@ -150,7 +150,7 @@ class Controller:
         gone, self.queue.displaced = self.queue.displaced, []
         if gone:  # one retry time for all: callers wait for the lock meanwhile
             retry_seconds = self._seconds_of_queue(now)
-            failures += [Failure(each, displaced(retry_seconds)) for each in gone]
+            failures += [Failure(each, displaced(retry_seconds=retry_seconds)) for each in gone]
         if not start and not failures:
             self.asleep_until = min(at.held_until, self.queue.next_deadline())
             return None

@@ -115,8 +115,6 @@ class Predictions:
 
 
 class Place(Enum):
-    """Where a batch is."""
-
     PREPARED = auto()  # or being prepared: input, features, waiting for generate
     QUEUED = auto()  # generate has taken it; the device still works on the batch ahead
     GENERATE = auto()

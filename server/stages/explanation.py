@@ -10,8 +10,8 @@ from dataclasses import asdict, replace
 from math import inf
 
 import numpy as np
-import numpy.typing as npt
 
+from grace.configs.arrays import Int64
 from grace.index.forms.components import explain, unknown_values
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import AD_LEVEL
@@ -149,7 +149,7 @@ class _Explained:
                 reply.limited_by.id = self._levels[entities.name]
                 return
 
-    def _matched(self, leaves: Leaves, retrieval: Retrieval) -> npt.NDArray[np.int64]:
+    def _matched(self, leaves: Leaves, retrieval: Retrieval) -> Int64:
         """Return the ads that the request would get if `max_ads` did not cut them, best first."""
         whole = replace(retrieval, max_ads=self._snapshot.ads.num_ads)
         batch = replace(self._prepared, requests=(PendingRequest(whole, 0.0, inf),))

@@ -1,16 +1,16 @@
 """The bytes of a batch's replies, in one call without the interpreter lock."""
 
 from collections.abc import Sequence
-from ctypes import c_char_p, c_int64, c_uint64, c_void_p
+from ctypes import c_char_p
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from grace.configs.arrays import Float32, Int32, Int64, UInt32
 from grace.index.matching.exact import HeldAds
 from grace.index.trie import NO_NODE, SidTrie
-from grace.native.loader import array_in, array_out, declare
+from grace.native.loader import declare
 from grace.proto.retrieval_pb2 import RetrieveResponse
 
 _MOST_NUMBERS = 192
@@ -20,13 +20,10 @@ _FAILED_BYTES = 16  # of a count of failed ads, besides its label
 _AD_BYTES = 16  # its id, its score and which SID it comes from
 
 _write = declare(
-    "grace_replies_write",
-    *(c_uint64, c_int64, array_in(np.int32), c_void_p, array_in(np.int64)),
-    *(c_char_p, c_int64, c_void_p, c_int64, array_in(np.bool_), c_char_p, c_int64),
-    array_in(np.uint32, 2),
-    *(c_int64, array_in(np.int32, 2), array_in(np.float32, 2)),
-    *(array_in(np.int64), c_int64, c_int64, array_in(np.uint32, 2)),
-    *(c_int64, array_out(np.uint8), array_out(np.int64)),
+    "grace_replies_write("
+    "uint64, int64, int32[], pointer, int64[], text, int64, pointer, int64, bool[], text, int64, "
+    "uint32[,], int64, int32[,], float32[,], int64[], int64, int64, uint32[,], int64, "
+    "out uint8[], out int64[])"
 )
 
 
@@ -34,18 +31,18 @@ _write = declare(
 class Leaves:
     """What a batch generated; dead leaves, and all of padding and corrupt requests, are NO_NODE."""
 
-    leaves: npt.NDArray[np.int32]  # [bucket, num_sids]
-    scores: npt.NDArray[np.float32]  # [bucket, num_sids]
+    leaves: Int32  # [bucket, num_sids]
+    scores: Float32  # [bucket, num_sids]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyHeads:
     """The fields of n replies other than their ads and SIDs."""
 
-    rows: npt.NDArray[np.int32]  # [n] of the matched batch
+    rows: Int32  # [n] of the matched batch
     request_ids: Sequence[str]
     ignored: Sequence[Sequence[str]]  # names, of each
-    timings: npt.NDArray[np.uint32]  # [n, 5]: the fields of grace.v1.Timings
+    timings: UInt32  # [n, 5]: the fields of grace.v1.Timings
     include_sids: Sequence[bool]  # of each: whether its SIDs are returned as well
     # of each request: whether its profile is smaller than the one that it asked for
     degraded: Sequence[bool]
@@ -95,9 +92,7 @@ def write_replies(ads: HeldAds, heads: ReplyHeads, leaves: Leaves, trie: SidTrie
     return made
 
 
-def _sids(
-    heads: ReplyHeads, leaves: Leaves, trie: SidTrie
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
+def _sids(heads: ReplyHeads, leaves: Leaves, trie: SidTrie) -> tuple[Int64, UInt32]:
     """The first SID of each reply that has SIDs, -1 for others, and the tokens of all of them."""
     if not any(heads.include_sids):
         return np.full(len(heads.include_sids), -1), np.empty((0, trie.sid_length), np.uint32)

@@ -20,7 +20,7 @@ from grace.index.matching.exact import HeldAds, MatchCounts
 from grace.index.trie import NO_NODE
 from grace.kernels import UserTensors
 from grace.model.engine.device_copy import Staging
-from grace.model.engine.generation import SearchTask
+from grace.model.engine.graph_generation import SearchTask
 from grace.model.engine.search_trace import SearchTrace
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError, internal, invalid_field, refusal_of
@@ -131,7 +131,7 @@ def _unknown_name(
         return None
     schema = pair.snapshot.schema
     filters = [f"filters.{each.name}" for each in schema.properties]
-    names = (*schema.user_names, *filters, *schema.entities, *pair.model.spec.inputs)
+    names = (*schema.user_names, *filters, *schema.entities, *pair.model.spec.input_kinds)
     known = ", ".join(names)
     fault = f"no such name, and the request is strict; known: {known}; correct the name"
     return invalid_field(ignored[0], f"{fault}, or send the request without strict", "strict")

@@ -274,9 +274,9 @@ def _model_status(pair: ServingPair) -> wire.ModelStatus:
     spec = pair.model.spec
     return wire.ModelStatus(
         checkpoint=pair.checkpoint,
-        encoder="t5" if spec.encoder.t5 is not None else "interformer",
+        encoder=spec.encoder_kind,
         vocab_sizes=spec.vocab_sizes,
-        inputs={name: declared.kind for name, declared in spec.inputs.items()},
+        inputs=spec.input_kinds,
     )
 
 

@@ -1,4 +1,4 @@
-"""A server as a child process: if it does not start, it is reported and leaves no process."""
+"""A server as a child process, for `make load`: one that does not start is reported and is gone."""
 
 import json
 import os
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from grace import configs
+from grace.bench.load import tiny_server
 from grace.bench.running_server import RunningServer, write_server_config
 from grace.configs.errors import CallError
 
@@ -42,3 +43,18 @@ def test_a_failure_next_to_a_server_prints_the_errors_of_its_log(
     with pytest.raises(CallError, match="until it is well"), server:
         server.wait_until(lambda: False, "it is well", 0.1)
     assert capsys.readouterr().err == f"the server's log: {json.dumps(lines[1])}\n"
+
+
+def test_make_load_starts_a_server_and_writes_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, patient = tmp_path / "load", ("--seconds", "1", "--timeout-ms", "60000")
+    code = tiny_server.main(["--out", str(out), "--rate", "63", *patient])
+    # On a busy machine the client may have been the limit; it must then have said so.
+    shown = capsys.readouterr()
+    assert code == (1 if "error: 63 calls/s: the client was" in shown.err else 0)
+    own = json.loads((out / "rate-63.json").read_text())["grace"]
+    assert (own["offered_rps"], own["failed"]) == (63, 0)
+    report = (out / "report.md").read_text()
+    assert report in shown.out
+    assert "\n| 63 | " in report

@@ -1,8 +1,6 @@
 """`grace build --data`: a folder says where the tables are and what their columns are called."""
 
 import json
-import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +10,7 @@ import pytest
 from grace.cli.options import number_of
 from grace.configs.errors import InputError
 from grace.index.ads_table import AdsTable
-from grace.index.storage import load_snapshot, versions
+from grace.index.storage import load_snapshot
 from grace.index.users.user_rows import request_of_user
 from support.in_process import invoke_grace
 from support.raw_tables import numbers_of, write_codebook
@@ -54,7 +52,9 @@ def build(shop: Path, *options: str | Path) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-def test_a_build_warns_of_columns_that_may_be_misspelt_rules(shop: Path) -> None:
+def test_a_build_warns_of_misspelt_rules_and_refuses_a_hidden_one(
+    shop: Path,
+) -> None:
     raw = shop.parent / "raw" / "ads.csv"
     lost = ("contry", "max_age", "Flight Ends", "rules", "blocked_brands", "deny_list", "whitelist")
     head, *rows = ADS.splitlines()
@@ -65,6 +65,11 @@ def test_a_build_warns_of_columns_that_may_be_misspelt_rules(shop: Path) -> None
     tables = TABLES.replace("ads:\n", f"ads:\n  ignore: [{', '.join(lost)}]\n")
     (shop / "tables.yaml").write_text(tables)
     assert build(shop)[::2] == (0, "")
+    (shop / "tables.yaml").write_text(TABLES)
+    raw.write_text(ADS.replace("notes", "country"))
+    code, _, err = build(shop)
+    assert code == 2
+    assert "column 'country' would not be read, since ads.columns.country" in err
 
 
 def test_an_ad_keeps_its_number_and_its_reasons_in_every_build(shop: Path) -> None:
@@ -129,27 +134,6 @@ def test_ids_that_are_no_integers_ask_for_a_map(shop: Path) -> None:
     code, _, err = build(shop, *options)
     assert code == 2
     assert "column 'sku', our 'ad_id', must be int64, got string; id_map in tables.yaml" in err
-
-
-@pytest.mark.parametrize(
-    ("changes", "fault"),
-    [
-        ({"Country Code": "Land"}, "column 'Country Code', named by ads.columns.country, is"),
-        ({"notes": "country"}, "column 'country' would not be read, since ads.columns.country"),
-        ({"007": "sku-1"}, "ad 'sku-1': ad_id 'sku-1': is repeated"),
-    ],
-)
-def test_what_cannot_be_built_is_named(shop: Path, changes: Mapping[str, str], fault: str) -> None:
-    raw, text = shop.parent / "raw" / "ads.csv", ADS
-    for old, new in changes.items():
-        text = text.replace(old, new)
-    raw.write_text(text)
-    code, out, err = build(shop)
-    assert (code, out) == (2, "")
-    assert re.search(fault, err), err
-    assert versions(shop / "snapshots") == ()
-    if "Country Code" in changes:
-        assert build(shop, "--without", "country")[0] == 0
 
 
 def test_a_codebook_that_is_not_made_yet_is_named_with_the_command_that_makes_it(

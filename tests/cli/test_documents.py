@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace.bench.child_process import free_port
+from support.causal_folders import REPOSITORIES, write_causal
 from support.command import GRACE, plain_environment
 from support.documents import NOT_RUN, blocks_of, pages_in_order
 from support.forked_program import forked_grace
@@ -52,6 +53,7 @@ def folder(repository: Path, tmp_path: Path) -> Path:
     for name in ("bench", "configs", "model", "proto"):
         (tmp_path / name).symlink_to(repository / name)
     write_t5(T5Shape(vocab_sizes=(256, 256, 256, 256)), tmp_path / "hf-t5", seed=3)
+    write_causal(REPOSITORIES["OpenOneRec"][0], tmp_path / "hf-qwen")
     ads = {"ad_id": pa.array([5, 6]), "sid": pa.array([[1, 2, 3, 4], [1, 2, 3, 511]])}
     pq.write_table(pa.table(ads), tmp_path / "ads.parquet")
     (tmp_path / "targeting.yaml").write_text("{}\n")

@@ -9,11 +9,11 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import yaml
 
+from grace.bench.markdown import replaced
+from grace.bench.reference_tables import settings_tables
 from grace.configs.errors import ConfigError
-from grace.configs.marked_text import replaced
 from grace.configs.options import Fp8Product, Option, declaration
 from grace.configs.serving import ServingConfig, load_serving_config
-from grace.configs.settings import settings_document
 from grace.model.checkpoints.init import load_model_config
 
 GENERATION = {"max_batch": 3, "profiles": {"full": {"beams": [1, 7], "num_sids": 5}}}
@@ -128,10 +128,10 @@ def test_products_that_cannot_be_kept_are_refused(
 
 def test_the_document_has_the_settings_as_they_are_declared(repository: Path) -> None:
     text = (repository / "docs" / "operations.md").read_text()
-    assert replaced(text, "settings", settings_document(ServingConfig)) == text, "run `make fix`"
+    assert replaced(text, "settings", settings_tables()) == text, "run `make fix`"
 
 
 def test_every_setting_says_what_it_means() -> None:
-    rows = [line for line in settings_document(ServingConfig).splitlines() if line[:3] == "| `"]
+    rows = [line for line in settings_tables().splitlines() if line[:3] == "| `"]
     assert len(rows) > 30
     assert [row for row in rows if row.split("|")[4].strip() == ""] == []

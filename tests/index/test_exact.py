@@ -214,22 +214,6 @@ def test_each_kind_of_rule_alone_equals_the_oracle(kind: str, seed: int) -> None
     assert_equals_oracle(case, ask, got)
 
 
-def test_the_values_of_one_request_do_not_count_for_the_next() -> None:
-    values = [f"{i:03}" for i in range(257)]
-    schema = TargetingSchema((), (TargetSet("place", 64, 2, 63),), hash_seed=3)
-    ads = tuple(
-        RawAd(i, (i % 9,), rules={"place": (frozenset({value}), None)})
-        for i, value in enumerate(values)
-    )
-    users = tuple({"place": some} for some in (values[::5], [], values[3:5], ["nowhere"]))
-    case, leaves, many = Case(schema, (9,), ads, users), list(range(9)), len(users)
-    snapshot = plain_snapshot(schema, (9,), ads)
-    ask = Ask([leaves] * many, [[0.0] * 9] * many, [PLENTY] * many)
-    matcher = ExactMatcher(snapshot, threads=1)
-    rows = UserEncoder(schema, snapshot.set_values).encode([*map(asking, users)])
-    assert_equals_oracle(case, ask, ask_native(matcher, snapshot, rows, ask))
-
-
 SCHEMA = TargetingSchema(
     (Attribute("country", ("US", "NO")),),
     (TargetSet("place", 64, 2, 63),),

@@ -1,4 +1,4 @@
-"""Expressions: clauses, the tree on plain Python values, and JSONLogic agree about every user."""
+"""Expressions: clauses, and the tree on plain Python values, agree about every user."""
 
 import json
 import math
@@ -156,32 +156,6 @@ def passes_tree(schema: TargetingSchema, tree: Any, user: User) -> bool:
     return bool(folded(tree, False, passes, lambda how, parts: join[how](parts)))
 
 
-def json_logic_of(tree: Any, passes: bool) -> Any:
-    """Translate for users with a list of each name, where "-" is a country that is not listed."""
-    value = {"var": ""}
-
-    def translated(leaf: Leaf, excludes: bool) -> Any:
-        user = {"var": leaf.name}
-        is_named = {"in": [value, [*leaf.items]]}
-        if leaf.name == "country":
-            other = {"if": [{"in": [value, [*COUNTRIES]]}, {"!": is_named}, passes]}
-            return {"all": [user, other if excludes else is_named]}
-        if leaf.name == "interests":
-            no_hit = {"if": [{"!": user}, passes, {"none": [user, is_named]}]}
-            return no_hit if excludes else {"some": [user, is_named]}
-        tests: list[Any] = [{leaf.how: [user, leaf.items[0]]}]
-        if leaf.how not in COMPARISONS:
-            ends = [item if isinstance(item, tuple) else (item, item) for item in leaf.items]
-            tests = [
-                {"and": [a is None or {"<=": [a, user]}, b is None or {">=": [b, user]}]}
-                for a, b in ends
-            ]
-        test = {"!": {"or": tests}} if excludes else {"or": tests}
-        return {"if": [{"missing": ["age"]}, passes, test]}
-
-    return folded(tree, False, translated, lambda how, parts: {how: parts})
-
-
 def random_user(rng: random.Random) -> dict[str, Any]:
     user: dict[str, Any] = {
         name: rng.choices((*values, "new"), k=rng.choice((0, 1, 1, 2)))
@@ -203,11 +177,11 @@ def raw_rule(clause: Mapping[str, Any]) -> Rules:
     return {**rules, "interests_all": groups, "age": ages}
 
 
-def check_answers(cases: int, users: int, evaluate: Callable[[Any, Any], Any] | None) -> None:
+def test_clauses_pass_the_users_whom_the_tree_passes() -> None:
     """Draw trees and users, and compare all answers."""
     seen: Counter[int] = Counter()
 
-    @examples(cases)
+    @examples(600)
     @given(TREES, st.integers(0, 2**32), st.booleans(), st.sampled_from((None, "US")))
     def agree(tree: Any, seed: int, passes: bool, missing: str | None) -> None:
         rng, schema = random.Random(seed), schema_of(passes, missing)
@@ -219,27 +193,12 @@ def check_answers(cases: int, users: int, evaluate: Callable[[Any, Any], Any] | 
                 return
             clauses = []
         seen[min(len(clauses), 2)] += 1
-        logic = json_logic_of(tree, passes)
-        for user in (random_user(rng) for _ in range(users)):
-            wanted = passes_tree(schema, tree, user)
-            assert any(failure_of(schema, each, user) is None for each in clauses) == wanted
-            if evaluate is not None:
-                data = user | {"country": user["country"] or [missing or "-"]}
-                assert bool(evaluate(logic, data)) == wanted
+        for user in (random_user(rng) for _ in range(20)):
+            passed = any(failure_of(schema, each, user) is None for each in clauses)
+            assert passed == passes_tree(schema, tree, user)
 
     agree()
     assert min(seen[count] for count in (0, 1, 2)) > 0
-
-
-def test_clauses_pass_the_users_whom_the_tree_passes() -> None:
-    check_answers(cases=600, users=20, evaluate=None)
-
-
-@pytest.mark.parametrize(
-    ("cases", "users"), [(300, 20), pytest.param(2500, 500, marks=pytest.mark.soak)]
-)
-def test_json_logic_passes_the_same_users(cases: int, users: int) -> None:
-    check_answers(cases, users, pytest.importorskip("json_logic").jsonLogic)
 
 
 def test_an_example_has_the_columns_of_its_clauses() -> None:

@@ -1,24 +1,26 @@
 """User rows: what a request's attributes become, and what is refused.
 
-tests/server/test_wire_readers.py compares all of it with the plain encoder on odd bytes.
+test_exact.py compares the ads that rows get with the oracle, and
+tests/server/test_wire_readers.py has requests in odd bytes.
 """
 
 import tracemalloc
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf.json_format import ParseDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace.configs.errors import RequestError
 from grace.index.matchers.node_matchers import value_hash
-from grace.index.targeting.schema import TargetingSchema, TargetSet
+from grace.index.targeting.schema import Attribute, Property, Range, TargetingSchema, TargetSet
 from grace.index.users.user_rows import UserEncoder
 from grace.index.users.values import InternedValues
 from grace.proto.retrieval_pb2 import RetrieveRequest, Values
-from support.plain_users import assert_same_rows, plain_rows
+from support.arrays import assert_same_arrays
 from support.strategies import examples, random_schema, set_values
 from support.strict_wire import REQUEST
 from support.wire_cases import WireWriter, asked_values
@@ -65,7 +67,7 @@ def random_encoder(random: Random) -> UserEncoder:
 
 @examples(70)
 @given(seed=st.integers(0, 2**32))
-def test_a_batch_is_read_as_the_plain_encoder_reads_each_request(seed: int) -> None:
+def test_a_batch_has_the_rows_of_its_requests_as_protobuf_writes_them(seed: int) -> None:
     """A request with a fault has the row of an empty one, and the others are as without it."""
     random = Random(seed)
     encoder = random_encoder(random)
@@ -77,14 +79,67 @@ def test_a_batch_is_read_as_the_plain_encoder_reads_each_request(seed: int) -> N
     ]
     messages = [WireWriter(random).message(each, REQUEST) for each in asked]
     got = encoder.read(messages, 7, now=now)
-    requests = []
+    empty, plain = RetrieveRequest(at=now).SerializeToString(), []
     for message, fault in zip(messages, got.faults, strict=True):
-        requests.append(RetrieveRequest.FromString(message))
-        try:
-            plain_rows(encoder, requests[-1:], now)
-            assert fault is None
-        except RequestError as error:
-            requests[-1] = RetrieveRequest()
-            assert str(fault) == str(error)
-    requests += [RetrieveRequest()] * (7 - len(requests))
-    assert_same_rows(got.rows, plain_rows(encoder, requests, now))
+        request = RetrieveRequest.FromString(message)
+        request.at = request.at or now
+        plain.append(request.SerializeToString())
+        (alone,) = encoder.read(plain[-1:], 1, now=0).faults
+        assert str(fault) == str(alone)
+        if fault is not None:
+            plain[-1] = empty
+    expected = encoder.read(plain + [empty] * (7 - len(plain)), 7, now=0)
+    assert expected.faults == (None,) * 7
+    assert got.rows.ignored == expected.rows.ignored
+    assert_same_arrays(got.rows.asked, expected.rows.asked)
+
+
+def test_before_1970_it_is_wednesday_evening() -> None:
+    hour = Attribute("hour", tuple(map(str, range(168))), clock="hour_of_week")
+    encoder = UserEncoder(TargetingSchema((hour,), (), 7), ())
+    (bits,) = encoder.encode([RetrieveRequest(at=1, utc_offset_minutes=-30)]).asked[0]
+    found = np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little"))
+    assert found.tolist() == [2 * 24 + 23]
+
+
+SCHEMA = TargetingSchema(
+    (Attribute("country", ("NO", "US")),),
+    (TargetSet("place", 64, 2, 3),),
+    7,
+    ranges=(Range("age"),),
+    properties=(Property("category"),),
+)
+ENCODER = UserEncoder(SCHEMA, (InternedValues.of(["a"]), InternedValues.of(["news"])))
+RESERVED = "'*' is reserved; name values, or send none"
+FEWER = "at most 3 are allowed (max_request_values in the targeting schema); send fewer"
+FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"user": {"age": {"values": ["7"]}}}, "user.age.values: age is a range; send user.age.number"),
+    ({"user": {"age": {"number": "Infinity"}}}, "user.age.number: inf is not finite"),
+    (
+        {"user": {"country": {"number": 7}}},
+        "user.country.number: country takes values; send user.country.values",
+    ),
+    ({"user": {"country": {"values": ["US", "*"]}}}, f"user.country.values: {RESERVED}"),
+    ({"user": {"place": {"values": [*"abcd"]}}}, f"user.place.values: 4 distinct values, {FEWER}"),
+    ({"user": {"mood": {"values": ["*"]}}}, f"user.mood.values: {RESERVED}"),
+    ({"filters": {"category": {"any_of": ["*"]}}}, f"filters.category.any_of: {RESERVED}"),
+    ({"filters": {"mood": {"none_of": ["*"]}}}, f"filters.mood.none_of: {RESERVED}"),
+    (
+        {"user": {"a": {"values": ["*"]}, "place": {"values": ["*"]}, "country": {"number": 7}}},
+        "user.country.number: country takes values; send user.country.values",
+    ),
+]
+
+
+@pytest.mark.parametrize(("asked", "fault"), FAULTS, ids=str)
+def test_a_fault_is_the_first_in_the_schema_s_order(asked: dict[str, Any], fault: str) -> None:
+    message = ParseDict(asked, RetrieveRequest()).SerializeToString()
+    (found,) = ENCODER.read([message], 1, now=0).faults
+    assert str(found) == fault
+
+
+def test_names_that_the_schema_does_not_have_are_ignored_by_name() -> None:
+    asked = {"user": {"mood": {}, "place": {"values": [*"abcabc"]}}, "filters": {"country": {}}}
+    message = ParseDict(asked, RetrieveRequest()).SerializeToString()
+    read = ENCODER.read([message], 1, now=0)
+    assert (read.faults, read.rows.ignored) == ((None,), (("filters.country", "mood"),))

@@ -22,7 +22,7 @@ from support.encoder_cases import INTERFORMER, T5, interformer_spec, t5_spec
 pytest.importorskip("triton", reason="the extra `gpu` exists on Linux alone")
 
 from grace.kernels.ops_cuda import CUDA_DECODER
-from grace.model.definition.spec import ModelSpec
+from grace.model.definition.t5_spec import EncoderDecoderSpec
 from support.agreement import (
     DTYPES,
     Call,
@@ -121,6 +121,6 @@ def test_bodies_agree_on_the_gpu(call: Call) -> None:
     ids=["interformer", "t5", "interformer-even", "t5-even"],
 )
 def test_encoders_on_the_gpu_are_those_of_the_cpu(
-    spec: ModelSpec, dtype: torch.dtype, tolerance: float
+    spec: EncoderDecoderSpec, dtype: torch.dtype, tolerance: float
 ) -> None:
     assert encoder_difference(spec, "cuda", dtype) < tolerance

@@ -32,7 +32,8 @@ from support.decode_cases import (
 )
 from support.emulated_cuda import EMULATED, PORTABLE, emulated_cuda
 from support.exact_indexes import random_lists
-from support.op_cases import CASES, OpCase, full_rows, selection_inputs
+from support.op_case import OpCase
+from support.op_cases import CASES, full_rows, selection_inputs
 
 pytestmark = pytest.mark.subprocess  # the first of them runs the compiler
 

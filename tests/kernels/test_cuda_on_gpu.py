@@ -14,7 +14,7 @@ from grace.kernels.decode.self_attention import PagedPrefixes
 from grace.model.definition.inputs import Value, map_tensors
 from support.decode_cases import assert_same_candidates, decode_case, every_sid_case
 from support.exact_indexes import random_exact_index, random_exact_users
-from support.op_cases import normal, row_scales
+from support.op_case import normal, row_scales
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*determinis")]
 GPU = torch.device("cuda")

@@ -11,8 +11,10 @@ from grace.kernels.products.fp8_products import (
     LARGEST,
     REFERENCE_ROUNDED,
     Addition,
+    Order,
     RoundedRows,
     RoundedWeight,
+    gated_order,
     ordered,
     round_rows_reference,
     to_e4m3,
@@ -33,10 +35,10 @@ def normal(rows: int, columns: int, seed: int, device: torch.device = CPU) -> Te
     return torch.randn((rows, columns), generator=generator, device=device)
 
 
-def weight_of(outs: int, inner: int, *, reads_ordered: bool, device: torch.device) -> RoundedWeight:
+def weight_of(outs: int, inner: int, *, reads: Order, device: torch.device) -> RoundedWeight:
     sizes = torch.linspace(0.1, 3.0, outs, device=device).unsqueeze(1)
     weight = normal(outs, inner, outs + inner, device) * sizes * inner**-0.5
-    return RoundedWeight.of(weight, reads_ordered=reads_ordered)
+    return RoundedWeight.of(weight, reads=reads)
 
 
 def test_numbers_beyond_the_largest_become_the_largest_and_nan_stays_nan() -> None:
@@ -47,17 +49,19 @@ def test_numbers_beyond_the_largest_become_the_largest_and_nan_stays_nan() -> No
 
 def test_ordering_rows_and_a_weights_columns_changes_no_product() -> None:
     rows, weight = to_e4m3(normal(7, 384, 1)), normal(5, 384, 2)
-    plain = RoundedWeight.of(weight, reads_ordered=False)
-    other = RoundedWeight.of(weight, reads_ordered=True)
+    plain = RoundedWeight.of(weight, reads="plain")
+    other = RoundedWeight.of(weight, reads="ordered")
     assert not torch.equal(plain.rounded.float(), other.rounded.float())
     expected = rows.double() @ plain.rounded.double().t()
     torch.testing.assert_close(ordered(rows).double() @ other.rounded.double().t(), expected)
+    gated = RoundedWeight.of(weight, reads="gated").rounded.double()
+    torch.testing.assert_close(gated_order(rows).double() @ gated.t(), expected)
 
 
 def test_the_rounded_copy_stays_near_the_rows_over_many_additions() -> None:
     """A row's scale is that of the row before, so it must not drift away from the row's size."""
     rows = normal(33, 256, 3).bfloat16()
-    weight = weight_of(256, 128, reads_ordered=False, device=CPU)
+    weight = weight_of(256, 128, reads="plain", device=CPU)
     stream = round_rows_reference(rows, EPS)
     for turn in range(6):
         x = to_e4m3(16 * normal(33, 128, 10 + turn))
@@ -88,7 +92,7 @@ def test_rows_that_outgrow_their_scale_are_rounded_again() -> None:
 
 def grown_rows(device: torch.device) -> tuple[RoundedRows, Tensor]:
     """Rows after an addition, and their factors before it. Every second grew a thousand times."""
-    weight = weight_of(256, 128, reads_ordered=False, device=device)
+    weight = weight_of(256, 128, reads="plain", device=device)
     rows = normal(60, 256, 3, device).bfloat16()
     rows[::2] *= 1e-3
     before = round_rows_reference(rows, EPS).row_factors
@@ -97,7 +101,7 @@ def grown_rows(device: torch.device) -> tuple[RoundedRows, Tensor]:
 
 
 def test_a_requests_scale_multiplies_its_rows_alone() -> None:
-    weight = weight_of(128, 128, reads_ordered=False, device=CPU)
+    weight = weight_of(128, 128, reads="plain", device=CPU)
     x, scales = to_e4m3(normal(6, 128, 4)), torch.tensor([0.5, 3.0])
     rows = torch.zeros((6, 128), dtype=torch.bfloat16)
     REFERENCE_ROUNDED.add_product(Addition(rows, torch.ones(6), x, weight, scales, EPS))
@@ -136,14 +140,20 @@ def test_a_gpu_computes_the_same(rows: int, outs: int, inner: int) -> None:
     assert_near_e4m3(own.rounded, stream.rounded)
     torch.testing.assert_close(own.row_factors, stream.row_factors)
 
-    weight = weight_of(outs, inner, reads_ordered=True, device=GPU)
+    weight = weight_of(outs, inner, reads="ordered", device=GPU)
     out = torch.full((rows, outs), torch.nan, dtype=torch.bfloat16, device=GPU)
     wanted = out.clone()
     ops.product(stream.rounded, weight, out)
     REFERENCE_ROUNDED.product(stream.rounded, weight, wanted)
     torch.testing.assert_close(out, wanted, rtol=2e-2, atol=5e-2)
 
-    assert_near_e4m3(ops.hidden(stream, weight), REFERENCE_ROUNDED.hidden(stream, weight))
+    for ffn in ("relu", "gated_silu"):
+        wanted = REFERENCE_ROUNDED.hidden(stream, weight, ffn)
+        assert_near_e4m3(ops.hidden(stream, weight, ffn), wanted)
+    for tokens in (outs, outs - 5):
+        sums = ops.log_sums(stream, weight, tokens)
+        wanted = REFERENCE_ROUNDED.log_sums(stream, weight, tokens)
+        torch.testing.assert_close(sums, wanted, rtol=3e-3, atol=3e-2)
 
     x = to_e4m3(8 * normal(rows, inner, 8, GPU))
     requests = next(n for n in (7, 4, 1) if rows % n == 0)

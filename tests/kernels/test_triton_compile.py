@@ -23,6 +23,12 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from grace.kernels.decode.cross_attention import BeamQueries
 from grace.kernels.decode.cross_attention_triton import cross_attention_triton
+from grace.kernels.decode.prompt_attention import Heads, PromptQueries, PromptTokens
+from grace.kernels.decode.prompt_attention_triton import (
+    causal_attention_triton,
+    place_heads_triton,
+    prompt_attention_triton,
+)
 from grace.kernels.decode.self_attention import PagedPrefixes
 from grace.kernels.decode.self_attention_triton import rearrange_triton, self_attention_triton
 from grace.kernels.encoder.encoder_attention import Part, TokenQueries
@@ -242,6 +248,19 @@ def decoder_cases() -> Iterator[Case]:
         yield Case(activate_triton, (meta(16384, 512 * times), scale, ffn), least)
 
 
+def causal_cases() -> Iterator[Case]:
+    pairs, offsets = meta(8000, 2, 8, 128), meta(9, dtype=torch.int32)
+    tokens = PromptTokens(meta(8000, 2048), pairs, offsets, 1000, 0.1)
+    yield Case(causal_attention_triton, (tokens,), {WGMMA: 24}, narrow=None)
+    pool, table = meta(4104, 2, 8, 128), meta(2048, 3, dtype=torch.int32)
+    asked = meta(2048, 2048)
+    beams = PromptQueries(asked, pairs, offsets, 1000, 0.1, pool=pool, table=table, step=2)
+    yield Case(prompt_attention_triton, (beams,), {WGMMA: 24}, narrow=None)
+    turns, positions = meta(1003, 2, 64, dtype=torch.float32), meta(8000, dtype=torch.int32)
+    heads = Heads(meta(8000, 4096), 16, positions, turns, 1e-6, gains=meta(2, 128))
+    yield Case(place_heads_triton, (heads, pairs), {WIDE_LOAD: 2, WIDE_STORE: 2}, narrow=None)
+
+
 def encoder_cases() -> Iterator[Case]:
     yield Case(rms_norm_triton, (TOKENS, meta(512), 1e-6), {WIDE_LOAD: 1})
     shared = (TOKENS, SQUARES, meta(16, 4, 512), (44, 304))
@@ -271,7 +290,7 @@ def encoder_cases() -> Iterator[Case]:
         yield Case(token_product_triton, (asked_for,), least, two_fit_an_sm=True)
 
 
-CASES = [*decoder_cases(), *encoder_cases()]
+CASES = [*decoder_cases(), *causal_cases(), *encoder_cases()]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.body.__name__)

@@ -14,11 +14,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from grace.configs.errors import CheckpointError, ConfigError, InputError
-from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, save_checkpoint
-from grace.model.checkpoints.folder import MODEL_YAML, WEIGHTS, require_sids
+from grace.model.checkpoints.checkpoint import (
+    checkpoint_id,
+    load_checkpoint,
+    load_encoder_decoder,
+    save_checkpoint,
+)
+from grace.model.checkpoints.folder import MODEL_YAML, WEIGHTS, load_spec, require_sids
 from grace.model.checkpoints.init import random_model, write_random
 from grace.model.checkpoints.weights_file import DTYPES
-from grace.model.definition.spec import CategoricalInput, ModelSpec, SequenceInput, load_spec
+from grace.model.definition.spec import CategoricalInput, ModelSpec, SequenceInput
 from support.fast_cases import MODELS
 
 T5, INTERFORMER = MODELS["t5"], MODELS["interformer"]
@@ -165,7 +170,7 @@ def spoiled(change: Callable[[Tensors], object]) -> Callable[[Path], object]:
         (lambda folder: (folder / WEIGHTS).unlink(), f"{WEIGHTS}: missing"),
         (
             lambda folder: (folder / MODEL_YAML).rename(folder / "config.json"),
-            "model.yaml: missing; for a Hugging Face T5 folder, run `grace",
+            "model.yaml: missing; for a Hugging Face folder, run `grace",
         ),
     ],
 )
@@ -180,7 +185,7 @@ def test_what_is_wrong_in_a_folder_is_named(
 
 def test_numbers_beyond_the_range_of_a_servers_precision_are_refused(folder: Path) -> None:
     spoiled(lambda tensors: tensors["decoder.start"][:3].fill_(-3.4e38))(folder)
-    assert load_checkpoint(folder).decoder.start[0] == -3.4e38
+    assert load_encoder_decoder(folder).decoder.start[0] == -3.4e38
     fault = refusal(folder, torch.bfloat16)
     assert "tensor 'decoder.start' has 3 numbers beyond the range of bfloat16; use" in fault
 

@@ -12,7 +12,7 @@ import pytest
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import read_data_folder
 from grace.kernels import DecodeIndex
-from grace.model.checkpoints.checkpoint import CPU, checkpoint_id, load_checkpoint
+from grace.model.checkpoints.checkpoint import CPU, checkpoint_id, load_encoder_decoder
 from grace.model.train.evaluate import CUTOFFS, Search, ranked
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.log_reader import catalogue_of, read_log
@@ -50,7 +50,7 @@ def recipe(catalogue: Snapshot, log: Interactions) -> Recipe:
 def test_it_is_the_default_recipes_model_for_the_demo_catalogue_and_small(
     checkpoint: Path, metrics: dict[str, Any], recipe: Recipe
 ) -> None:
-    assert load_checkpoint(checkpoint).spec == recipe.model
+    assert load_encoder_decoder(checkpoint).spec == recipe.model
     assert metrics["config"] == asdict(recipe.training)
     assert sum(file.stat().st_size for file in checkpoint.iterdir()) <= 3_000_000
 
@@ -71,7 +71,7 @@ def test_its_recall_is_that_of_its_metrics_and_clearly_above_the_followers(
     catalogue: Snapshot,
 ) -> None:
     profile = recipe.generation.profiles[recipe.generation.default_profile]
-    search = Search(load_checkpoint(checkpoint), DecodeIndex.of(catalogue, CPU), profile)
+    search = Search(load_encoder_decoder(checkpoint), DecodeIndex.of(catalogue, CPU), profile)
     batches = HistoryBatches(log, history_input(recipe.model))
     ranks = ranked(search, batches, log.last_events(), lambda *_: None)
     found = ranks.qualities(CUTOFFS, search.profile.num_sids)

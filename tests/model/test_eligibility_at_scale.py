@@ -26,7 +26,7 @@ from grace.kernels import Beams, Candidates, DecodeIndex, Ops, UserTensors, load
 from grace.kernels.decode.select_beams import Choice
 from grace.model.definition.beam_search import beam_search
 from grace.model.definition.decoder import Decoder
-from grace.model.definition.spec import DecoderSpec
+from grace.model.definition.t5_spec import DecoderSpec
 from support.models import random_context, random_decoder
 from support.raw_catalogue import Ints, Kind, RawCatalogue, Scale, Truth
 from support.strategies import asking

@@ -12,7 +12,7 @@ import torch
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import ADS_FILE, TARGETING_FILE
 from grace.index.targeting.schema import load_schema
-from grace.model.checkpoints.checkpoint import load_checkpoint
+from grace.model.checkpoints.checkpoint import load_encoder_decoder
 from grace.model.train.evaluate import ABSENT, Followers, Popularity, quality
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from support.in_process import invoke_grace, reported
@@ -43,7 +43,7 @@ def test_with_targeting_only_sids_of_eligible_ads_are_ranked(
 ) -> None:
     """Beams as wide as the catalogue: the model ranks by its probabilities of eligible SIDs."""
     report = evaluated(checkpoint, folder_with_users, "--beams", str(SIDS), "--cutoffs", "1,5,20")
-    model, log = load_checkpoint(checkpoint), training_log
+    model, log = load_encoder_decoder(checkpoint), training_log
     events = log.last_events()
     context = model.user_context(HistoryBatches(log, history_input(model.spec)).inputs(events))
     sids = torch.from_numpy(training_catalogue.trie.sids(np.arange(SIDS))).long()

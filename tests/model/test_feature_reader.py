@@ -3,8 +3,10 @@
 tests/server/test_wire_readers.py compares what is read and refused with the plain reader.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
@@ -12,13 +14,17 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from grace.configs.errors import ConfigError
+from grace.configs.errors import ConfigError, RequestError
+from grace.model.definition.causal_spec import CausalModelSpec
 from grace.model.definition.inputs import AGE_BUCKETS, ModelInputs, age_buckets
 from grace.model.definition.spec import BagInput, ModelSpec, SequenceInput
 from grace.model.engine.feature_reader import FeatureReader, read_inputs
-from grace.proto.retrieval_pb2 import Events, Features, Ids
+from grace.proto.retrieval_pb2 import Events, Features, Ids, RetrieveRequest
+from support.causal_cases import PROMPT, causal_spec, random_causal_spec
 from support.encoder_cases import INTERFORMER, random_features
 from support.plain_inputs import assert_same_inputs, encode_inputs, features_message, named_tensors
+from support.strict_wire import REQUEST
+from support.wire_cases import WireWriter, feature_values
 
 
 def bags(**given: Sequence[int]) -> Features:
@@ -52,6 +58,59 @@ def test_a_batch_is_read_alike_on_any_number_of_threads_and_a_fault_empties_its_
     requests[5:8] = [Features()] * 3
     assert_same_inputs(INTERFORMER, three.inputs, encode_inputs(INTERFORMER, requests, 64))
     assert [at for at, fault in enumerate(three.faults) if fault is not None] == [5, 7]
+
+
+PREFIX, SUFFIX = [40, 2], [9]
+EVENTS = [[41, 26, 60, 28, 42, 43], [41, 20, 3, 27, 42, 43], [41, 21, 5, 37, 42, 43]]
+SIDS = [6, 1, 1, 0, 0, 0, 1, 4, 10]
+
+
+def prompt_of(
+    spec: CausalModelSpec, ids: Sequence[int] = (), sids: Sequence[int] = ()
+) -> list[int]:
+    """Return the prompt of a request with these tokens and this history."""
+    request = Features(tokens={"prompt": Ids(ids=ids)}, sequences={"clicks": Events(sids=sids)})
+    (prompts,) = inputs_of(request, spec=spec).bags
+    return prompts.values.tolist()
+
+
+def test_a_prompt_is_its_own_tokens_or_the_newest_events_between_prefix_and_suffix() -> None:
+    spec, ids = causal_spec(), [60, 0, 60]
+    assert prompt_of(spec) == [*PREFIX, *SUFFIX]
+    assert prompt_of(spec, sids=SIDS[:3]) == [*PREFIX, *EVENTS[0], *SUFFIX]
+    assert prompt_of(spec, sids=SIDS) == [*PREFIX, *EVENTS[1], *EVENTS[2], *SUFFIX]
+    assert prompt_of(spec, ids=ids) == ids
+    assert prompt_of(spec, ids=[7] * 17) == [7] * 17
+    few = replace(spec, inputs={"clicks": SequenceInput(max_length=1)})
+    assert prompt_of(few, sids=SIDS) == [*PREFIX, *EVENTS[2], *SUFFIX]
+    bare = causal_spec(inputs={}, prompt=replace(PROMPT, history=None))
+    assert prompt_of(bare, sids=SIDS) == [*PREFIX, *SUFFIX]
+
+
+def test_prompts_of_random_models_are_read_or_refused_alike_on_any_number_of_threads() -> None:
+    random, faults = Random(5), list[str]()
+    for number in range(40):
+        spec = random_causal_spec(random)
+        values = [{"features": feature_values(random, spec, number % 2 / 3)} for _ in range(23)]
+        messages = [WireWriter(random).message(each, REQUEST) for each in values]
+        requests = [RetrieveRequest.FromString(message).features for message in messages]
+        read = FeatureReader(spec, threads=1 + number % 3).read(messages, 24)
+        for at, fault in enumerate(read.faults):
+            if fault is not None:
+                with pytest.raises(RequestError, match=re.escape(str(fault))):
+                    encode_inputs(spec, [requests[at]])
+                requests[at] = Features()
+                faults.append(str(fault))
+        assert_same_inputs(spec, read.inputs, encode_inputs(spec, requests, 24))
+    for words in ("ids, the model reads at most", "is not within 0 to", "send one of them"):
+        assert sum(words in fault for fault in faults) > 3, words
+
+
+def test_a_model_whose_prompts_cannot_be_made_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^inputs\.prompt: requests bring prompts by this name"):
+        causal_spec(inputs={"prompt": SequenceInput(9)}, prompt=replace(PROMPT, history="prompt"))
+    with pytest.raises(ConfigError, match=r"^prompt\.max_tokens: 8, but no event of the history"):
+        causal_spec(prompt=replace(PROMPT, max_tokens=8))
 
 
 def plain_bucket(age: int) -> int:

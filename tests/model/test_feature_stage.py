@@ -16,6 +16,7 @@ from grace.model.definition.spec import (
     ModelSpec,
     SequenceInput,
 )
+from grace.model.definition.t5_spec import EncoderDecoderSpec
 from grace.model.engine.device_copy import Blocks, Staging
 from grace.model.engine.feature_stage import FastStage, PlacedLookups
 from grace.model.engine.generation import at_once
@@ -29,7 +30,7 @@ DEVICES = pytest.mark.parametrize(
 )
 
 
-def only(*kinds: type) -> ModelSpec:
+def only(*kinds: type) -> EncoderDecoderSpec:
     inputs = {name: x for name, x in INTERFORMER.inputs.items() if isinstance(x, kinds)}
     return replace(INTERFORMER, inputs=inputs)
 
@@ -46,7 +47,7 @@ SPECS = {
 }  # fmt: skip
 
 
-def model_of(spec: ModelSpec) -> Model:
+def model_of(spec: EncoderDecoderSpec) -> Model:
     return random_model(spec, seed=3).eval().requires_grad_(False)
 
 

@@ -13,13 +13,8 @@ from grace.model.definition.inputs import map_tensors
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.engine.device_copy import Blocks, Staging
 from grace.model.engine.feature_stage import FastStage, PlainStage
-from grace.model.engine.generation import (
-    EngineSettings,
-    FastGeneration,
-    SearchTask,
-    at_once,
-    generation_for,
-)
+from grace.model.engine.generation import FastGeneration, at_once, generation_for
+from grace.model.engine.graph_generation import EngineSettings, SearchTask
 from support.fast_cases import MODELS, PROFILES, index_of, make_batch, make_model
 
 CPU = torch.device("cpu")

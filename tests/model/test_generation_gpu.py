@@ -19,15 +19,9 @@ from grace.model.definition.model import Model
 from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.engine.device_copy import Blocks, Staging
-from grace.model.engine.feature_stage import FastStage
-from grace.model.engine.generation import (
-    EngineSettings,
-    FastGeneration,
-    GraphGeneration,
-    PlainGeneration,
-    SearchTask,
-    at_once,
-)
+from grace.model.engine.feature_stage import FastStage, PlacedLookups
+from grace.model.engine.generation import FastGeneration, PlainGeneration, at_once
+from grace.model.engine.graph_generation import EngineSettings, GraphGeneration, SearchTask
 from support.encoder_cases import random_features
 from support.fast_cases import (
     ALL_STEPS,
@@ -55,7 +49,7 @@ class Both:
     model: Model
     stage: FastStage
     fast: FastGeneration
-    graphs: GraphGeneration
+    graphs: GraphGeneration[FastStage, PlacedLookups]
     plain_model: Model
 
     @staticmethod

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from grace.configs.errors import GraceError
 from grace.configs.options import T5Layout
-from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint
+from grace.model.checkpoints.checkpoint import checkpoint_id, load_encoder_decoder
 from grace.model.checkpoints.import_t5 import import_t5
 from grace.model.definition.model import Model
 from support.in_process import invoke_grace
@@ -198,7 +198,7 @@ def test_the_command_writes_the_checkpoint_that_it_prints(folder: Path, tmp_path
     assert (done.exit_code, done.stderr) == (0, "")
     assert json.loads(done.stdout)["checkpoint"] == checkpoint_id(tmp_path / "model")
     layout = replace(LAYOUT, prefix_tokens=(23, 22), eos_token=24)
-    assert_equal(load_checkpoint(tmp_path / "model"), import_t5(folder, layout))
+    assert_equal(load_encoder_decoder(tmp_path / "model"), import_t5(folder, layout))
     again = invoke_grace("import-t5", folder, *out, *options)
     assert again.exit_code == 2
     assert "is already there" in again.stderr

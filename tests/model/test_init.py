@@ -9,10 +9,20 @@ import torch
 import yaml
 from torch.utils.flop_counter import FlopCounterMode
 
+from grace.configs.options import Normalizer
+from grace.kernels import REFERENCE
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint
 from grace.model.checkpoints.init import random_model
-from grace.model.checkpoints.model_cost import decoder_flops
-from grace.model.definition.spec import DecoderSpec, InterFormerSpec
+from grace.model.checkpoints.model_cost import decoder_flops, encoder_flops
+from grace.model.definition.causal_spec import (
+    CausalDecoderSpec,
+    CausalModelSpec,
+    CausalSpec,
+    PromptSpec,
+    SidTokens,
+)
+from grace.model.definition.inputs import Prompts
+from grace.model.definition.t5_spec import DecoderSpec, InterFormerSpec
 from support.encoder_cases import INTERFORMER
 from support.fast_cases import MODELS
 from support.in_process import invoke_grace, reported
@@ -48,6 +58,38 @@ def test_a_decoders_logits_have_a_deviation_near_2_and_cost_what_the_formula_say
     # Every query meets all 3 places here, and only those before it in a beam search.
     later = 2 * 2 * (2 + 1) * decoder.heads * decoder.d_head * decoder.layers
     assert counter.get_total_flops() == 32 * (decoder_flops(spec, (1, 1, 1)) + later)
+
+
+@pytest.mark.parametrize("normalizer", ["all", "level"])
+@pytest.mark.parametrize("changes", [{"qk_norm": True, "tied_head": True}, {"qkv_bias": True}])
+def test_a_causal_models_logits_have_a_deviation_near_2_and_cost_what_the_formula_says(
+    changes: dict[str, bool], normalizer: Normalizer
+) -> None:
+    causal = CausalSpec(3, 64, 4, 2, d_head=16, d_ff=112, num_tokens=160, **changes)
+    spec = CausalModelSpec(
+        "x",
+        (48, 64, 32),
+        decoder=CausalDecoderSpec(causal),
+        sid_tokens=(SidTokens(first=9), SidTokens(first=57), SidTokens(first=121)),
+        prompt=PromptSpec(prefix=(1,), max_tokens=32),
+        normalizer=normalizer,
+    )
+    decoder, generator = random_model(spec, seed=1).decoder, torch.Generator().manual_seed(2)
+    prompts = Prompts(torch.arange(17) * 32, torch.randint(160, (16 * 32,), generator=generator))
+    table, codes = torch.arange(48, dtype=torch.int32).view(16, 3), torch.arange(16)
+    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+        cache = decoder.begin(prompts)
+        read, pools = counter.get_total_flops(), decoder.new_pools(48)
+        for step in range(3):
+            logits = decoder.step(step, codes.int(), pools, table, cache, REFERENCE)
+            assert 1.5 <= logits.std().item() <= 2.5
+    # Here tokens meet those after them too, and all pass through the whole last layer, but a beam's
+    # own tokens are no matrix product.
+    pair, passed = 2 * 4 * 16, 64 * (2 * 4 * 16 + 3 * 112)
+    later = 2 * (32 * 31 // 2) * pair + 32 * 31 * pair + 31 * passed
+    assert read == 16 * (encoder_flops(spec) + 2 * later)
+    own = 2 * 3 * causal.layers * pair
+    assert counter.get_total_flops() - read == 16 * (decoder_flops(spec, (1, 1, 1)) - own)
 
 
 def test_the_command_prints_the_papers_numbers_beside_ours(repository: Path) -> None:

@@ -7,7 +7,7 @@ import torch
 from grace.model.checkpoints.init import random_model
 from grace.model.definition.inputs import FeatureTensors, SequenceTensors
 from grace.model.definition.model import Model
-from grace.model.definition.spec import ModelSpec
+from grace.model.definition.t5_spec import EncoderDecoderSpec
 from grace.proto.retrieval_pb2 import Features
 from support.encoder_cases import (
     INTERFORMER,
@@ -47,7 +47,7 @@ WIDTHS = {
 @pytest.mark.parametrize("spec", WIDTHS.values(), ids=WIDTHS)
 @pytest.mark.parametrize(("threads", "bucket"), [(1, 2), (1, 11), (2, 5)])
 def test_neighbours_padding_and_row_do_not_change_a_bit(
-    spec: ModelSpec, threads: int, bucket: int
+    spec: EncoderDecoderSpec, threads: int, bucket: int
 ) -> None:
     """The number of threads decides how a product's rows are divided."""
     torch.set_num_threads(threads)

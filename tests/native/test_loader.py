@@ -10,8 +10,6 @@ import pytest
 from grace.configs.errors import NativeError
 from grace.native.build import BUILD_DIR, source_digest
 from grace.native.loader import (
-    array_in,
-    array_out,
     declare,
     library_path,
     load_library,
@@ -52,8 +50,7 @@ def test_declaring_a_function_opens_nothing_until_it_is_called() -> None:
 
 @pytest.mark.parametrize("library", [load_library, load_library_with_lock])
 def test_an_error_contains_the_function_s_own_text(library: Callable[[], ctypes.CDLL]) -> None:
-    signature = (ctypes.c_int64, array_in(np.int64), ctypes.c_int32, array_out(np.int32))
-    order = declare("grace_order_by_id", *signature, library=library)
+    order = declare("grace_order_by_id(int64, int64[], int32, out int32[])", library=library)
     with pytest.raises(NativeError, match=r"^grace_order_by_id: order_by_id: a negative id"):
         order(1, np.array([-1]), 1, np.zeros(1, np.int32))
 

@@ -233,26 +233,6 @@ def test_weights_are_set_and_ended_by_the_ads_own_ids(
     assert status(operated).updates.weights == 0
 
 
-def test_retrieve_and_explain_exclude_advertisers_by_their_own_ids(
-    operated: ServerProcess, serving_files: ServingFiles, shop: Path, ads: dict[int, RawAd]
-) -> None:
-    file = shop / "request.json"
-    file.write_text(json.dumps(serving_files.requests[0]))
-    first = reply_of(operated, serving_files).ad_ids[0]
-    brand = ads[first].entities["advertiser"]
-    write_map(shop / "advertisers.parquet", {"acme": brand})
-    options = ("--request", file, "--exclude", "advertiser=acme", "--data", shop)
-    reply = json.loads(printed("retrieve", *options, "--address", operated.address, "--json"))
-    assert reply["counts"]["ads_excluded"] > 0
-    assert [each["item_id"] for each in reply["ads"]] == [*map(sku, map(int, reply["ad_ids"]))]
-    assert all(ads[int(ad)].entities["advertiser"] != brand for ad in reply["ad_ids"])
-    shown = printed("explain", "--ad", sku(first), *options, "--address", operated.admin)
-    assert f"\nadvertiser {brand} is acme\n" in shown
-    titles = pq.read_table(shop / "ads.parquet", columns=["sku", "title"]).to_pylist()
-    (title,) = (row["title"] for row in titles if row["sku"] == sku(first))
-    assert shown.startswith(f"{title}\nad {sku(first)} (ad_id {first}): ")
-
-
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [

@@ -24,6 +24,7 @@ from grace.client import (
 )
 from grace.client.request_json import filled
 from grace.proto.retrieval_pb2 import (
+    Features,
     Filter,
     RetrieveRequest,
     RetrieveResponse,
@@ -75,11 +76,21 @@ RULES: RequestFields = {
 """The other request of docs/api.md."""
 
 
+PROMPT: RequestFields = {
+    "user": {"country": "US"},
+    "tokens": {"prompt": [151644, 872, 198, 151669]},
+    "strict": False,
+}
+"""Its request for a causal model."""
+
+
 def test_plain_values_are_the_documented_json(repository: Path) -> None:
     page = json.loads(the_file(repository / "docs" / "api.md", "request.json"))
     assert request_of(WHOLE) == request_of_json(page) == ParseDict(page, RetrieveRequest())
     rules = json.loads(the_file(repository / "docs" / "api.md", "rules.json"))
     assert request_of(RULES) == request_of_json(rules) == ParseDict(rules, RetrieveRequest())
+    prompt = json.loads(the_file(repository / "docs" / "api.md", "prompt.json"))
+    assert request_of(PROMPT) == request_of_json(prompt) == ParseDict(prompt, RetrieveRequest())
     passing: Any = {"at": 1790000000000, "filters": {"category": {"unknown": True}}}
     assert request_of(passing).at == request_of(RULES).at
     assert request_of(passing).filters["category"] == Filter(unknown=Filter.PASSES)
@@ -91,8 +102,9 @@ def test_plain_values_are_the_documented_json(repository: Path) -> None:
 
 def test_every_field_of_a_request_has_a_plain_value() -> None:
     fields = {field.name for field in RetrieveRequest.DESCRIPTOR.fields}
-    kinds = {"dense", "categorical", "bags", "sequences"}
-    assert fields - {"features"} | kinds == set(RequestFields.__annotations__) == {*WHOLE, *RULES}
+    kinds = {field.name for field in Features.DESCRIPTOR.fields}
+    given = {*WHOLE, *RULES, *PROMPT}
+    assert fields - {"features"} | kinds == set(RequestFields.__annotations__) == given
 
 
 def of_numpy(value: Any) -> Any:
@@ -108,7 +120,7 @@ def of_numpy(value: Any) -> Any:
 
 
 def test_values_of_numpy_are_as_good_as_python_s() -> None:
-    for request in WHOLE, RULES:
+    for request in WHOLE, RULES, PROMPT:
         assert request_of(of_numpy(request)) == request_of(request)
     flat: Any = {"sequences": {"views": np.array(CLICKS, np.uint16).ravel()}}
     sids = [token for sid in CLICKS for token in sid]
@@ -129,15 +141,12 @@ def test_values_of_numpy_are_as_good_as_python_s() -> None:
         ({"at": 1790000000}, r"at: 1790000000 is not between 1990 and 2100; send milliseconds "),
         ({"at": np.datetime64("2026-09-21", "ns")}, r"at: 1789948800000000000 is not between "),
         ({"user": {"age": 2**53 + 1}}, r"user\.age\.number: 9007199254740993 is beyond 2\^53, "),
-        ({"filters": {"category": {"anyOf": ()}}}, r"filters\.category\.any_of: is empty; name "),
         ({"filters": {"category": {"any_of": ()}}}, r"filters\.category\.any_of: is empty; name "),
         ({"user": {"age": 10**400}}, r"user\.age\.number: 10+\.\.\. is not within -1\.8e\+308 to"),
-        ({"user": {"age": True}}, r"user\.age\.values\[0\]: expected text, got true$"),
         (
             {"filters": {"category": {"unknown": "BLOCK"}}},
             r"filters\.category\.unknown: expected one of UNKNOWN_UNSPECIFIED, PASSES, BLOCKED,",
         ),
-        ({"at_most": {"advertiser": None}}, r"at_most\.advertiser: expected an integer, got null$"),
     ],
 )
 def test_a_fault_has_its_path_before_any_call(fields: Any, fault: str) -> None:
@@ -246,10 +255,6 @@ def test_a_result_has_every_field_of_the_reply(
         (
             '{"features": {"dense": {"hour": {"values": [Infinity]}}}}',
             "features.dense.hour.values[0]: Infinity is not within -3.4e+38 to 3.4e+38",
-        ),
-        (
-            '{"features": {"dense": {"hour": {"values": [' + "9" * 63 + "]}}}}",
-            "features.dense.hour.values[0]: " + "9" * 63 + " is not within",
         ),
     ],
 )

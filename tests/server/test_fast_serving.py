@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from grace.kernels import load_ops
-from grace.model.checkpoints.checkpoint import load_checkpoint
+from grace.model.checkpoints.checkpoint import load_encoder_decoder
 from grace.model.checkpoints.init import write_random
-from grace.model.engine.generation import EngineSettings, FastGeneration
+from grace.model.engine.generation import FastGeneration
+from grace.model.engine.graph_generation import EngineSettings
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.engine.serving_pair import EngineFacts, ServingPair, engine_facts, precision_of
 from support.fast_serving import (
@@ -83,12 +84,11 @@ def test_batches_of_two_pairs_in_turn_get_their_own_answers(
 
 
 def test_the_size_of_one_more_step_of_the_memo_is_reported(serving_files: ServingFiles) -> None:
-    model = load_checkpoint(serving_files.checkpoint)
+    model = load_encoder_decoder(serving_files.checkpoint)
 
     def engine(memo_bytes: int) -> EngineFacts:
         generation = FastGeneration(model, load_ops(CPU), EngineSettings("fp32", memo_bytes))
-        settings = EngineSettings("fp32", memo_bytes)
-        return engine_facts(generation, model.spec, settings, GENERATION, seconds=0.0)
+        return engine_facts(generation, model.spec, "fp32", seconds=0.0)
 
     now = engine(0)
     steps = [now.memo_steps]

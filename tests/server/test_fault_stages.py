@@ -1,11 +1,12 @@
-"""Faults of a real server: stages that fail, die or hang, full queues, a log that is not read."""
+"""Faults of a real server: stages that fail, die or hang, full queues, a log that is not read, and
+names that no header can have."""
 
-import json
 import re
 import signal
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Any
 
 import grpc
 import pytest
@@ -16,10 +17,8 @@ from support.health import HealthWatch, health, healthz
 from support.occupied import FAULTY_PLACES, occupied_engine, start_waiting
 from support.retrieve_calls import (
     Caller,
-    Counters,
     Outcome,
     counted_calls,
-    give_up,
     logged_ends,
     message,
 )
@@ -247,24 +246,25 @@ def test_what_does_not_finish_within_the_bound_is_not_waited_for(
         assert logged_ends(server) == {"cancelled": len(calls)}
 
 
-@front_ends
-def test_cancelled_calls_leave_only_lines_of_the_log_and_every_taken_call_is_counted_once(
-    serving_files: ServingFiles, front_ends: int
+@pytest.mark.parametrize(
+    ("fields", "remedy"),
+    [
+        ({"user": {name: {"values": ["*"]}}}, "reserved")
+        for name in ("a\0b", "a\r\nb", "\U000e0001" * 256, '%"\\')
+    ]
+    + [
+        ({"profile": "\u0436" * 9999}, "limits.value_bytes"),
+        ({"user": {"\u0436" * 511: {"values": ["x" * 9999]}}}, "limits.value_bytes"),
+    ],
+)
+def test_any_name_is_shown_in_a_text_small_enough_for_a_header(
+    healthy_server: ServerProcess, fields: dict[str, Any], remedy: str
 ) -> None:
-    request = message(serving_files.requests[0])
-    config = serving_files.write_config(
-        f"cancelled-{front_ends}.yaml", listen={"front_ends": front_ends}, logs={"requests": False}
-    )
-    with ServerProcess(config) as server, Caller(server.address) as caller:
-        before = len(server.lines)
-        give_up(caller, request, 600)
-        assert caller.call(request).ok
-        wait_until(lambda: server.metric("grace_open_calls") == 0, "no call stays open")
-        counted = Counters.of(server)
-        assert caller.ends["OK"] <= counted.ok
-        assert counted.calls == counted.ok + counted.failures <= caller.sent
-        server.terminate()
-        assert server.wait() == 0
-    lines = server.lines[before:]
-    assert all(isinstance(json.loads(line), dict) for line in lines)
-    assert len(lines) < 20
+    with counted_calls(healthy_server) as caller:
+        outcome = caller.call(message(fields))
+    assert (outcome.code, outcome.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "invalid_field")
+    assert remedy in outcome.text
+    field, _, _ = outcome.text.partition(": ")
+    assert len(field) <= 131  # a long name is cut in its middle
+    assert field.endswith(".values") or "user" not in fields
+    assert len(outcome.text.encode()) <= 1003

@@ -11,7 +11,7 @@ import pytest
 from grace.proto.retrieval_pb2 import UpdateAdsResponse, UpdatesStatus
 from grace.server.engine.memory import MARGIN_BYTES
 from support.fresh_ads import Row, json_row, table_rows
-from support.health import status
+from support.health import health, status
 from support.retrieve_calls import Caller, message
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
@@ -150,10 +150,16 @@ def test_too_little_memory_leaves_the_old_ads_served_and_the_next_change_tries_a
         assert updates_of(server).changes_fault == ""
 
 
-def test_a_server_that_requires_a_full_update_is_ready_with_its_puts(scene: Scene) -> None:
+def test_a_server_that_requires_a_full_update_is_ready_after_it_with_its_puts(scene: Scene) -> None:
     scene.like = next(iter(scene.rows.values()))
-    with scene.serving(require_full=True) as (server, updater):
+    with scene.serving(require_full=True) as (server, updater), Caller(server.address) as caller:
         server.wait_log("awaits_full")
+        assert health(server) == "NOT_SERVING"
+        assert updates_of(server).awaits_full
+        assert caller.call(scene.request).reason == "not_ready"
+        refused = updater.call(update(1, stop={"ad": [7]}))
+        assert refused.reason == "update_gap"
+        assert "waits for a FULL one; send a FULL update" in refused.text
         with too_little_memory(server):
             assert updater.call(update(9, full=True, put=scene.puts(NEW[0]))).ok
             server.wait_log("changes_failed")
@@ -161,6 +167,11 @@ def test_a_server_that_requires_a_full_update_is_ready_with_its_puts(scene: Scen
         updater.apply(10, put=scene.puts(NEW[1]))
         server.wait_ready()
         found = updates_of(server)
-        assert (found.visible, found.ads_put) == (10, 2)
+        assert (found.visible, found.ads_put, found.awaits_full) == (10, 2, False)
         served, ready = (server.log(event)[0]["time"] for event in ("changes_served", "ready"))
         assert served < ready
+        assert health(server) == "SERVING"
+        assert caller.call(scene.request).ok
+    with scene.serving() as (server, _):
+        assert not server.log("awaits_full")
+        assert updates_of(server).sequence == 10

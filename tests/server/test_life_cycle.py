@@ -3,6 +3,7 @@
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
+from time import time_ns
 from typing import Any
 
 import grpc
@@ -101,12 +102,13 @@ def test_status_names_what_serves(healthy_server: ServerProcess) -> None:
     assert (ready["precision"], ready["memo_steps"], ready["graphs"]) == ("fp32", 0, 0)
 
 
-def test_a_request_leaves_one_line_in_the_log_with_its_times(
+def test_a_reply_says_its_time_and_a_request_leaves_one_line_in_the_log_with_its_times(
     healthy_server: ServerProcess, serving_files: ServingFiles
 ) -> None:
-    name = "one\nline"
+    name, begin = "one\nline", time_ns() // 1_000_000
     with Caller(healthy_server.address) as caller:
         reply = caller.call(message(serving_files.requests[0], request_id=name)).response
+        assert begin <= reply.at <= time_ns() // 1_000_000
         refused = caller.call(message({"request_id": name, "profile": "nix"}))
     assert refused.reason == "invalid_field"
 

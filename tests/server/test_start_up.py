@@ -1,7 +1,6 @@
 """A server that cannot start exits with 2, and one line names key, file and remedy."""
 
 import json
-import os
 import re
 import resource
 import shutil
@@ -15,20 +14,18 @@ from typing import Any
 import pytest
 import torch
 
-from grace.bench.fleet.certificates import Authority
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.serving import LimitsConfig, ServingConfig
 from grace.index.updates.log import UpdateLog
 from grace.model.checkpoints.folder import WEIGHTS
-from grace.model.checkpoints.init import write_random
 from grace.server.engine.serving_pair import require_numbered_ids, require_numbered_places
 from grace.server.reload.pin import Pin, PinFile
 from grace.server.start_up import OTHER_DESCRIPTORS, require_descriptors, too_little_memory
 from support.command import GRACE, plain_environment, run_command
 from support.forked import Forked, forked
 from support.pipeline_cases import GENERATION
-from support.serving_files import ServingFiles, model_spec
+from support.serving_files import ServingFiles
 from support.update_calls import update
 
 pytestmark = pytest.mark.subprocess
@@ -37,7 +34,6 @@ pytestmark = pytest.mark.subprocess
 TAKEN = "address already in use; choose"
 SHORT = {"default_profile": "short", "profiles": {"short": {"beams": [1, 4, 4], "num_sids": 4}}}
 TLS = {"certificate": "{}/own.pem", "key": "{}/own.key"}
-NOT_REGULAR = "cannot be read: not a regular file; "
 FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     "no-snapshots": ({"snapshots": "{}/nowhere"}, ("snapshots: ", "nowhere", ";")),
     "unpublished": (
@@ -48,12 +44,6 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
         {"snapshots": "{}/above"},
         ("snapshots: ", "above: nothing is published here; did you mean ", "/above/snapshots?"),
     ),
-    "damaged": (
-        {"snapshots": "{}/damaged"},
-        ("snapshots: ", "damaged/", "; build or publish another version"),
-    ),
-    "pipe": ({"snapshots": "{}/pipe"}, ("snapshots: ", "pipe/CURRENT: ", NOT_REGULAR)),
-    "pipe-checkpoint": ({"checkpoint": "{}/pipe"}, ("pipe/model.yaml: ", NOT_REGULAR)),
     "taken-metrics": (
         {"metrics": {"port": "PORT"}},
         ("metrics: 127.0.0.1:", TAKEN, "metrics.port"),
@@ -71,10 +61,6 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
         ("checkpoint: ", "nowhere", "expected a folder with model.yaml"),
     ),
     "no-weights": ({"checkpoint": "{}/no-weights"}, ("checkpoint: ", WEIGHTS, "missing", ";")),
-    "other-space": (
-        {"checkpoint": "{}/other"},
-        ("checkpoint: ", "model.yaml", "sid_space", "other-1", "; load a checkpoint"),
-    ),
     "steps": ({"generation": SHORT}, ("generation.profiles.short.beams: 3 steps", ";")),
     "no-such-device": ({"device": "abacus"}, ("device 'abacus'", "; use cuda:0, or cpu")),
     "no-gpu": ({"device": "cuda:63"}, ("no-gpu.yaml: device cuda:63: torch ", " cpu")),
@@ -95,7 +81,6 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
             "publish a version above 4712, or remove the file to follow CURRENT",
         ),
     ),
-    "damaged-pin": ({"state_dir": "{}/damaged-pin"}, ("state_dir: ", "damaged-pin/pin.json: is")),
     "state-in-use": (
         {"state_dir": "{}/in-use"},
         ("in-use/ad_updates: another server uses it; give each server a separate state_dir",),
@@ -124,10 +109,6 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
         {"listen": {"tls": {**TLS, "certificate": "{}/nowhere.pem"}}},
         ("no-certificate.yaml: listen.tls.certificate: ", "nowhere.pem: no such file", "; name a"),
     ),
-    "other-key": (
-        {"admin": {"tls": {**TLS, "key": "{}/other.key"}}},
-        ("admin.tls.key: ", "other.key: another key than that of admin.tls.certificate", "; give"),
-    ),
     "replaced": (
         {"snapshots": "nowhere", "device": "abacus"},
         ("replaced.yaml with --port ", " --device cpu: listen: 127.0.0.1:", TAKEN),
@@ -137,25 +118,11 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
 
 def write_faulty(files: ServingFiles, folder: Path) -> None:
     """Write the snapshots and checkpoints that the faults name."""
-    shutil.copytree(files.snapshots, folder / "damaged")
     shutil.copytree(files.snapshots, folder / "above" / "snapshots")
-    (array,) = folder.glob("damaged/*/ad_ids.npy")
-    array.chmod(0o644)
-    array.write_bytes(array.read_bytes()[:-8])
     shutil.copytree(files.checkpoint, folder / "no-weights")
     (folder / "no-weights" / WEIGHTS).unlink()
-    other = replace(model_spec(), sid_space="other-1")
-    write_random(other, folder / "other", 1, torch.float32)
-    for name in ("own", "other"):
-        Authority(folder, name).issue(name)
-    (folder / "pipe").mkdir()
-    os.mkfifo(folder / "pipe" / "CURRENT")
-    os.mkfifo(folder / "pipe" / "model.yaml")
-    (folder / "pipe" / WEIGHTS).touch()
     (folder / "bad.jsonl").write_text('{"request_id": "one"}\n{"no_such_field": 1}\n')
     PinFile(folder / "deleted-pin").write(Pin(4711, 4712))
-    (folder / "damaged-pin").mkdir()
-    (folder / "damaged-pin" / "pin.json").write_text("4711\n")
     with updates_log(folder / "damaged-log") as log:
         log.append([update(1, stop={"ad": [7]}).SerializeToString()])
     file = folder / "damaged-log" / "ad_updates" / "log"

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from time import sleep
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import Phase, settings
@@ -22,7 +21,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from grace.index.storage.versions import some_of, versions
 from grace.model.checkpoints.folder import WEIGHTS
 from grace.model.checkpoints.init import write_random
-from support.forgery import Fields, forge_array, forge_manifest, read_array_file
+from support.forgery import Fields, forge_manifest
 from support.operators import refused
 from support.plain_server import Answers
 from support.serving_files import ServingFiles, model_spec
@@ -94,18 +93,6 @@ def test_a_server_serves_what_is_plain_in_any_order_of_steps(
     )
 
 
-def flip(version: Path) -> None:
-    path = version / "ad_ids.npy"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-
-
-def break_structure(version: Path) -> None:
-    rules = read_array_file(version, "ad_rule.npy")
-    forge_array(version, "ad_rule.npy", np.full_like(rules, 2**31 - 1))
-
-
 def grow(version: Path) -> None:
     def change(fields: Fields) -> None:
         entry = next(each for each in fields["files"] if each["file"] == "value_utf8.location.npy")
@@ -118,9 +105,7 @@ def grow(version: Path) -> None:
 Damage = Callable[[Path], object]
 # By fault: how to cause it, the file that the log names, and pieces of the fault's text in order.
 VERSIONS: Mapping[str, tuple[Damage, str, tuple[str, ...]]] = {
-    "damaged": (flip, "ad_ids.npy", ("damaged: its digest is", "; build or publish another")),
     "missing": (missing, "ad_rule.npy", ("missing", "; build or publish another version")),
-    "structure": (break_structure, "ad_rule.npy", ("2147483647",)),
     "too-large": (
         grow,
         "MANIFEST.json",

@@ -21,7 +21,7 @@ from grace.client import AdminClient
 from grace.configs.errors import CallError
 from grace.index.storage import load_snapshot
 from support.faults import Faults
-from support.health import health, status
+from support.health import status
 from support.retrieve_calls import Caller, message
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
@@ -138,32 +138,6 @@ def test_a_million_stopped_ads_are_taken_and_kept(
         with AdminClient(server.admin) as client:
             assert list(client.stops("ad", 60.0)) == sorted(stopped[1:])
             assert list(client.stops("campaign", 60.0)) == []
-
-
-def test_a_server_that_requires_a_full_update_is_not_ready_before_it(
-    serving_files: ServingFiles, tmp_path: Path, request_: bytes
-) -> None:
-    config = serving_files.write_config(
-        "full.yaml", state_dir=str(tmp_path / "state"), updates={"require_full": True}
-    )
-    with ServerProcess(config, ready=False) as server, Updater(server) as updater:
-        server.wait_log("awaits_full")
-        assert health(server) == "NOT_SERVING"
-        assert status(server).updates.awaits_full
-        caller = Caller(server.address)
-        assert caller.call(request_).reason == "not_ready"
-        refused = updater.call(update(1, stop={"ad": [7]}))
-        assert refused.reason == "update_gap"
-        assert "waits for a FULL one; send a FULL update" in refused.text
-        updater.apply(7, full=True, stop={"ad": [7]})
-        server.wait_ready()
-        assert health(server) == "SERVING"
-        assert not status(server).updates.awaits_full
-        assert caller.call(request_).ok
-        caller.close()
-    with serving(config) as (server, _, _):
-        assert not server.log("awaits_full")
-        assert status(server).updates.sequence == 7
 
 
 def test_updates_that_cannot_be_written_are_not_in_force(config: Path, request_: bytes) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grace.configs.marked_text import replaced
+from grace.bench.markdown import replaced
+from grace.bench.reference_tables import arrays_table
 from grace.index.storage import publish, write_snapshot
-from grace.index.storage.arrays import arrays_document
 from grace.index.storage.manifest import FORMAT_VERSION
 from support.forgery import make_version, read_fields
 from support.oracle import asked_with, eligible
@@ -29,7 +29,7 @@ def page(repository: Path) -> str:
 
 
 def test_the_table_of_arrays_is_that_of_the_code(page: str) -> None:
-    assert replaced(page, "arrays", arrays_document()) == page
+    assert replaced(page, "arrays", arrays_table()) == page
 
 
 def test_every_key_of_a_manifest_is_in_the_document(page: str, tmp_path: Path) -> None:

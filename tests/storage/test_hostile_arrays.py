@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from grace.configs.eligibility import Eligibility
 from grace.configs.errors import SnapshotError
 from grace.index.coverage import coverage, coverage_of_version
-from grace.index.entities import NO_ENTITY
 from grace.index.forms.components import explain
 from grace.index.matchers.derive import derive
+from grace.index.matching.ads import NO_ENTITY
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot, write_snapshot

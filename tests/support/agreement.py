@@ -19,24 +19,18 @@ from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
 from grace.kernels.features.feature_ops import PLAIN_FEATURES, FeatureOps
 from grace.kernels.ops_cuda import CUDA_ENCODER, CUDA_FEATURES
 from support import encoder_op_cases, op_cases
-from support.op_cases import (
-    Arguments,
-    OpCase,
-    Rng,
-    attention_pool,
-    copied,
-    cross_in,
-    cross_inputs,
-    normal,
-    row_scales,
-)
+from support.op_case import Arguments, OpCase, Rng, copied, normal, row_scales
+from support.op_cases import attention_pool, cross_in, cross_inputs
 from support.plain_inputs import named_tensors
 
 Table: TypeAlias = Ops | EncoderOps | FeatureOps
 
 DTYPES = (torch.float32, torch.bfloat16)
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
-TRITON = ("self_attention", "cross_attention", "row_factors", "activate", "rearrange")
+TRITON = (
+    *("self_attention", "cross_attention", "row_factors", "activate", "rearrange"),
+    *("causal_attention", "prompt_attention", "place_heads", "log_sums"),
+)
 """The decoder's operations with bodies in Triton."""
 
 _INTEGERS = ("eligible_nodes", "admit_children", "select_beams", "rearrange")
@@ -58,7 +52,15 @@ class Call:
 
 def decoder_calls(ops: Ops, names: Collection[str], dtypes: Collection[torch.dtype]) -> list[Call]:
     cases = {name: (*op_cases.CASES[name], *_NOT_FINITE.get(name, ())) for name in names}
-    return list(_calls(ops, REFERENCE, cases, dtypes))
+    return list(_calls(ops, REFERENCE, cases, dtypes, _returning_all))
+
+
+def _returning_all(ops: Ops, name: str) -> Callable[..., Any]:
+    """Return an operation that returns what it writes, too."""
+    if name != "place_heads":
+        body: Callable[..., Any] = getattr(ops, name)
+        return body
+    return lambda given, pairs: (ops.place_heads(given, pairs), pairs)
 
 
 def encoder_calls(dtypes: Collection[torch.dtype], most: int | None = None) -> list[Call]:
@@ -97,7 +99,7 @@ def _calls(
                     case.arguments,
                     dtype,
                     case.low,
-                    writes=isinstance(plain, EncoderOps),
+                    writes=isinstance(plain, EncoderOps) or name == "place_heads",
                 )
 
 

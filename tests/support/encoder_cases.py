@@ -9,13 +9,16 @@ from grace.model.definition.model import Model
 from grace.model.definition.spec import (
     BagInput,
     CategoricalInput,
-    DecoderSpec,
     DenseInput,
-    EncoderSpec,
     InputSpec,
-    InterFormerSpec,
     ModelSpec,
     SequenceInput,
+)
+from grace.model.definition.t5_spec import (
+    DecoderSpec,
+    EncoderDecoderSpec,
+    EncoderSpec,
+    InterFormerSpec,
     T5EncoderSpec,
 )
 from grace.proto.retrieval_pb2 import Features
@@ -25,7 +28,7 @@ DECODER = DecoderSpec(layers=1, d_model=8, heads=1, d_head=8, d_ff=8)
 VOCAB_SIZES = (7, 5, 11)
 
 
-def interformer_spec(d_model: int = 21, heads: int = 3) -> ModelSpec:
+def interformer_spec(d_model: int = 21, heads: int = 3) -> EncoderDecoderSpec:
     inputs: dict[str, InputSpec] = {
         "hour": DenseInput(default=(12.0,)),
         "clicks": SequenceInput(max_length=9, side={"action": 3, "surface": 6}),
@@ -35,7 +38,7 @@ def interformer_spec(d_model: int = 21, heads: int = 3) -> ModelSpec:
         "buys": SequenceInput(max_length=5, side={}),
         "topics": BagInput(hash_rows=17, default=(5, 6)),
     }
-    encoder = InterFormerSpec(
+    interformer = InterFormerSpec(
         blocks=2,
         d_model=d_model,
         heads=heads,
@@ -45,10 +48,11 @@ def interformer_spec(d_model: int = 21, heads: int = 3) -> ModelSpec:
         summary_tokens=2,
         bag_dim=11,
     )
-    return ModelSpec("test", VOCAB_SIZES, inputs, EncoderSpec(interformer=encoder), DECODER)
+    encoder = EncoderSpec(interformer=interformer)
+    return EncoderDecoderSpec("test", VOCAB_SIZES, inputs, encoder, DECODER)
 
 
-def t5_spec(d_model: int = 21, heads: int = 3, d_head: int = 7) -> ModelSpec:
+def t5_spec(d_model: int = 21, heads: int = 3, d_head: int = 7) -> EncoderDecoderSpec:
     encoder = T5EncoderSpec(
         layers=2,
         d_model=d_model,
@@ -65,7 +69,7 @@ def t5_spec(d_model: int = 21, heads: int = 3, d_head: int = 7) -> ModelSpec:
         relative_max_distance=20,
     )
     inputs: dict[str, InputSpec] = {"clicks": SequenceInput(max_length=9, side={})}
-    return ModelSpec("test", VOCAB_SIZES, inputs, EncoderSpec(t5=encoder), DECODER)
+    return EncoderDecoderSpec("test", VOCAB_SIZES, inputs, EncoderSpec(t5=encoder), DECODER)
 
 
 INTERFORMER = interformer_spec()

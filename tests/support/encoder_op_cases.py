@@ -22,11 +22,11 @@ from grace.kernels.features.feature_ops import SingleInputs, SingleTables
 from grace.kernels.ops_cuda import CUDA_ENCODER
 from grace.model.checkpoints.init import random_model
 from grace.model.definition.inputs import map_tensors
-from grace.model.definition.spec import ModelSpec
+from grace.model.definition.t5_spec import EncoderDecoderSpec
 from grace.model.engine.fast_encoder import fast_encoder
 from grace.proto.retrieval_pb2 import Features
 from support.encoder_cases import random_features, tensors_of
-from support.op_cases import Arguments, OpCase, Rng, copied, normal
+from support.op_case import Arguments, OpCase, Rng, copied, normal
 from support.plain_inputs import encode_inputs
 
 
@@ -289,7 +289,7 @@ def run_once(table: Any, name: str) -> Callable[..., Any]:
     return lambda *arguments: getattr(table, name)(*arguments)()
 
 
-def encoder_difference(spec: ModelSpec, device: str, dtype: torch.dtype) -> float:
+def encoder_difference(spec: EncoderDecoderSpec, device: str, dtype: torch.dtype) -> float:
     """Return how far the fast encoder's user context is from the definition's in float32.
 
     It is infinite if the encoder wrote to its features.

@@ -13,7 +13,7 @@ from grace.configs.eligibility import MatcherMode
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.serving import ServingConfig
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
-from grace.model.checkpoints.checkpoint import load_checkpoint
+from grace.model.checkpoints.checkpoint import load_encoder_decoder
 from grace.model.checkpoints.init import write_random
 from grace.model.definition.model import Model
 from grace.model.engine.feature_reader import read_inputs
@@ -86,7 +86,7 @@ class Scene:
         settings["eligibility"] = mode.value
         pair = load_pair(ServingConfig(spec.root, checkpoint, GENERATION, **settings), device)
         stopped = {"ad": {ad.ad_id for ad in ads[::17]}, "campaign": {7}, "advertiser": {111}}
-        return Scene(pair, load_checkpoint(checkpoint), case, stopped)
+        return Scene(pair, load_encoder_decoder(checkpoint), case, stopped)
 
     def request(self, rng: np.random.Generator, number: int) -> dict[str, Any]:
         """Return a request of a user with limits that often cut."""

@@ -16,7 +16,7 @@ from grace.model.definition.beam_search import Generated, beam_search
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext, map_tensors
 from grace.model.definition.model import Model
-from grace.model.definition.spec import DecoderSpec, ModelSpec
+from grace.model.definition.t5_spec import DecoderSpec, EncoderDecoderSpec
 from grace.model.engine.decode_loop import fast_search
 from grace.model.engine.decode_weights import PRECISIONS, FastWeights, Precision
 from grace.model.engine.feature_stage import Features
@@ -122,7 +122,7 @@ def search_fast(
 _DECODER = DecoderSpec(layers=2, d_model=24, heads=3, d_head=8, d_ff=40, scale_scores=True)
 _GATED = replace(_DECODER, ffn="gated_gelu", scale_scores=False, extra_head_rows=(3, 0, 7))
 
-MODELS: dict[str, ModelSpec] = {
+MODELS: dict[str, EncoderDecoderSpec] = {
     "interformer": replace(INTERFORMER, decoder=_DECODER),
     "t5": replace(T5, decoder=_GATED),
 }

@@ -14,10 +14,11 @@ from grace.index.builder import BuildSpec, build
 from grace.index.storage import load_snapshot
 from grace.index.tables.data_folder import DataFolder, TableSource
 from grace.kernels import load_ops
-from grace.model.checkpoints.checkpoint import load_checkpoint
+from grace.model.checkpoints.checkpoint import load_encoder_decoder
 from grace.model.engine.decode_weights import Precision
 from grace.model.engine.feature_stage import FastStage
-from grace.model.engine.generation import EngineSettings, FastGeneration
+from grace.model.engine.generation import FastGeneration
+from grace.model.engine.graph_generation import EngineSettings
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.engine.serving_pair import ServingPair, load_pair, serving_pair
 from grace.server.messages import Answer, PendingRequest
@@ -55,7 +56,7 @@ def two_snapshots(pair: ServingPair, files: ServingFiles) -> tuple[ServingPair, 
 
 def fast_cpu_pair(snapshots: Path, checkpoint: Path) -> ServingPair:
     """A pair that computes as a GPU does, but eagerly and in the CPU's float32."""
-    pair, model = load_cpu_pair(snapshots, checkpoint), load_checkpoint(checkpoint)
+    pair, model = load_cpu_pair(snapshots, checkpoint), load_encoder_decoder(checkpoint)
     fast = replace(
         pair.model,
         features=FastStage(model, torch.float32),

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext
-from grace.model.definition.spec import DecoderSpec
+from grace.model.definition.t5_spec import DecoderSpec
 
 SMALL_DECODER = DecoderSpec(layers=2, d_model=24, heads=3, d_head=8, d_ff=40)
 

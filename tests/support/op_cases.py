@@ -5,8 +5,8 @@ must not be read (NaN) and keys that must not count (huge). A new operation adds
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,39 +17,9 @@ from grace.kernels import NO_BLOCK, Candidates
 from grace.kernels.decode.cross_attention import BeamQueries
 from grace.kernels.decode.select_beams import Choice
 from grace.kernels.decode.self_attention import PagedPrefixes
-from grace.model.definition.inputs import map_tensors
 from support.decode_cases import ADMISSION, ELIGIBILITY
-
-Rng: TypeAlias = np.random.Generator
-Arguments: TypeAlias = Callable[[Rng, torch.dtype], tuple[Any, ...]]
-
-
-@dataclass(frozen=True)
-class OpCase:
-    """`arguments` makes a call's positional arguments, the rows and weights of a type."""
-
-    name: str
-    arguments: Arguments
-    low: bool = False  # an interpreter of Triton, for which float32 is enough, takes 16 bits
-
-
-def normal(rng: Rng, *shape: int) -> Tensor:
-    return torch.from_numpy(rng.standard_normal(shape, dtype=np.float32))
-
-
-def row_scales(rng: Rng, count: int) -> Tensor:
-    return torch.from_numpy(rng.uniform(0.5, 1.5, count).astype(np.float32))
-
-
-def copied(value: Any, device: str = "cpu", dtype: torch.dtype | None = None) -> Any:
-    """Copy tensors with their strides: a slice stays a slice. Cast floats, if there is a type."""
-
-    def copy(tensor: Tensor) -> Tensor:
-        kind = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
-        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device=device)
-        return made.copy_(tensor)
-
-    return map_tensors(value, copy)
+from support.op_case import OpCase, Rng, normal, row_scales
+from support.prompt_op_cases import PROMPT_CASES
 
 
 def attention_pool(
@@ -313,6 +283,7 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
         _cross("tokens=33", lambda rng: _wide_context(rng, 67, 1, 33, 5)),
         _cross("tokens=301", lambda rng: _wide_context(rng, 3, 1, 301, 40)),
     ),
+    **PROMPT_CASES,
     "row_factors": (_rows(63, 24), _rows(1, 2048), _rows(33, 1000, low=True), _rows(3, 9001)),
     "activate": (
         _activation("relu", 63, 24),
@@ -321,6 +292,7 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
         _activation("gated_gelu", 7, 1024, low=True),
         _activation("relu", 3, 1111),
         _activation("gated_gelu", 3, 1402),
+        _activation("gated_silu", 33, 48),
     ),
     "eligible_nodes": tuple(_untyped(*case) for case in ELIGIBILITY.items()),
     "admit_children": tuple(_untyped(*case) for case in ADMISSION.items()),

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.eligibility import FILL_UNIT, DynamicKWay, KWay, MatcherMode, StaticKWay
-from grace.index.entities import Entities
 from grace.index.matchers.node_matchers import (
     BloomMatchers,
     Matchers,
@@ -23,7 +22,7 @@ from grace.index.matchers.node_matchers import (
     bloom_positions,
     value_hash,
 )
-from grace.index.matching.ads import SidToAds
+from grace.index.matching.ads import Entities, SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.targeting.rules import (
     Groups,

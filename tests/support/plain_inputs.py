@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from grace.configs.errors import RequestError
+from grace.model.definition.causal_spec import CausalModelSpec
 from grace.model.definition.inputs import JaggedIds, ModelInputs, SequenceEvents, age_buckets
 from grace.model.definition.spec import ModelSpec, SequenceInput
+from grace.model.definition.t5_spec import EncoderDecoderSpec
 from grace.model.engine.feature_reader import FeatureLookups, model_inputs_of
 from grace.proto.retrieval_pb2 import Events, Features, RetrieveRequest
 
@@ -31,6 +33,9 @@ def encode_inputs(
     """
     size = len(requests) if batch is None else batch
     rows = [filled(spec, each) for each in (*requests, *[Features()] * (size - len(requests)))]
+    if isinstance(spec, CausalModelSpec):
+        ids = [row.tokens["prompt"].ids for row in rows]
+        return ModelInputs(size, (), (), (_jagged(ids),), ())
     return ModelInputs(
         batch=size,
         dense=tuple(
@@ -78,8 +83,38 @@ def filled(spec: ModelSpec, request: Features) -> Features:
             made.bags[name].ids.extend(bag.default)
     for name, declared in spec.sequences.items():
         _keep_newest(declared, made.sequences[name], f"features.sequences.{name}", spec)
+    _make_prompt(spec, request, made)
     ignored_inputs(spec, request)
     return made
+
+
+def _make_prompt(spec: ModelSpec, request: Features, made: Features) -> None:
+    """Of a causal model: the request's tokens, or the newest events between prefix and suffix."""
+    if not isinstance(spec, CausalModelSpec):
+        return
+    prompt, length = spec.prompt, spec.sid_length
+    name, where = prompt.history or "", "features.tokens.prompt.ids"
+    ids = made.tokens["prompt"].ids
+    if len(ids) > prompt.max_tokens:
+        fault = f"{len(ids)} ids, the model reads at most {prompt.max_tokens} (prompt.max_tokens)"
+        raise RequestError(where, f"{fault}; send fewer")
+    given = len(request.sequences[name].sids) if name in request.sequences else 0
+    if ids and given:
+        fault = f"{given // length} events, and the request has {where}, too; send one of them"
+        raise RequestError(f"features.sequences.{name}.sids", fault)
+    _require_below((spec.causal.num_tokens,), [[each] for each in ids], where)
+    if ids:
+        return
+    sids = list(made.sequences[name].sids) if name else []
+    tokens: list[int] = []
+    for at in range(len(sids) - length, -1, -length):  # the newest first
+        pairs = zip(spec.tokens_of_codes, sids[at : at + length], strict=True)
+        sid = [codes[code] for codes, code in pairs]
+        longer = [*prompt.event.before, *sid, *prompt.event.after, *tokens]
+        if len(prompt.prefix) + len(longer) + len(prompt.suffix) > prompt.max_tokens:
+            break
+        tokens = longer
+    ids.extend((*prompt.prefix, *tokens, *prompt.suffix))
 
 
 def _keep_newest(declared: SequenceInput, events: Events, where: str, spec: ModelSpec) -> None:
@@ -109,12 +144,15 @@ def ignored_inputs(spec: ModelSpec, request: Features) -> tuple[str, ...]:
     Raises RequestError, naming the field, if the model reads a name as another kind.
     """
     ignored = []
-    for kind in _FIELDS.values():
+    fields = {name: _FIELDS[declared.kind] for name, declared in spec.inputs.items()}
+    if isinstance(spec, CausalModelSpec):
+        fields["prompt"] = "tokens"
+    for kind in (*_FIELDS.values(), "tokens"):
         for name in sorted(getattr(request, kind)):
-            declared = spec.inputs.get(name)
-            if declared is None:
+            right = fields.get(name)
+            if right is None:
                 ignored.append(f"{kind}.{name}")
-            elif (right := _FIELDS[declared.kind]) != kind:
+            elif right != kind:
                 raise RequestError(
                     f"features.{kind}.{name}", f"the model reads it as features.{right}.{name}"
                 )
@@ -158,8 +196,11 @@ def _offsets(lengths: Iterable[int]) -> Tensor:
 
 
 def _bag(rows: Sequence[Sequence[int]], hash_rows: int) -> JaggedIds:
-    ids = _integers(bag_row(each, hash_rows) for each in chain(*rows))
-    return JaggedIds(_offsets(map(len, rows)), ids)
+    return _jagged([[bag_row(each, hash_rows) for each in row] for row in rows])
+
+
+def _jagged(rows: Sequence[Sequence[int]]) -> JaggedIds:
+    return JaggedIds(_offsets(map(len, rows)), _integers(chain(*rows)))
 
 
 def _events(rows: Sequence[Events], sides: Sequence[str], sid_length: int) -> SequenceEvents:
@@ -190,7 +231,9 @@ def named_tensors(value: object, name: str = "") -> Iterator[tuple[str, Tensor]]
 
 def assert_same_inputs(spec: ModelSpec, got: FeatureLookups, expected: ModelInputs) -> None:
     """Require that the rows of a batch stand for these inputs."""
-    if spec.encoder.t5 is not None:  # whose features are its tokens alone
+    if (
+        isinstance(spec, EncoderDecoderSpec) and spec.encoder.t5 is not None
+    ):  # whose features are its tokens alone
         (events,) = expected.sequences
         no_ages = torch.zeros_like(events.age_buckets)
         expected = replace(expected, sequences=(replace(events, age_buckets=no_ages),))

@@ -125,9 +125,7 @@ class _Faults:
             yield from self._few(path, numbers, "values", "values_per_name")
             yield from ((path, f"{each} is not finite") for each in numbers if not isfinite(each))
         for kind in ("categorical", "bags"):
-            yield from self._long_names(f"features.{kind}", features.get(kind, {}))
-            for path, ids in _lists(f"features.{kind}", features.get(kind, {}), "ids"):
-                yield from self._few(path, ids, "ids", "values_per_name")
+            yield from self._ids(kind, features.get(kind, {}), "values_per_name")
         sequences = features.get("sequences", {})
         yield from self._long_names("features.sequences", sequences)
         for path, sids in _lists("features.sequences", sequences, "sids"):
@@ -141,9 +139,14 @@ class _Faults:
         for path, side in of_sides:
             for of_one, ids in _lists(path, side, "ids"):
                 yield from self._few(of_one, ids, "events", "events")
-        names = sum(len(features.get(kind, {})) for kind in ("dense", "categorical", "bags"))
-        names += len(sequences) + sum(len(side) for _, side in of_sides)
+        yield from self._ids("tokens", features.get("tokens", {}), "events")
+        names = sum(map(len, features.values())) + sum(len(side) for _, side in of_sides)
         yield from self._few("features", names, "names", "names")
+
+    def _ids(self, kind: str, entries: Values, setting: str) -> Iterator[Fault]:
+        yield from self._long_names(f"features.{kind}", entries)
+        for path, ids in _lists(f"features.{kind}", entries, "ids"):
+            yield from self._few(path, ids, "ids", setting)
 
     def _text(self, request: Values, name: str, setting: str = "value_bytes") -> Iterator[Fault]:
         yield from self._few(name, len(request.get(name, "").encode()), "bytes", setting)

@@ -8,7 +8,7 @@ from typing import Any
 
 from grace.bench.load.tiny_server import SEED, TINY, TinyServerFiles, write_tiny_server_files
 from grace.model.checkpoints.init import load_model_config
-from grace.model.definition.spec import ModelSpec
+from grace.model.definition.t5_spec import EncoderDecoderSpec
 
 __all__ = ["SEED", "ServingFiles", "model_spec", "write_serving_files"]
 
@@ -41,5 +41,7 @@ def write_serving_files(folder: Path) -> ServingFiles:
     return ServingFiles(folder, written.snapshots, written.checkpoint, requests, written.requests)
 
 
-def model_spec() -> ModelSpec:
-    return load_model_config(TINY).model
+def model_spec() -> EncoderDecoderSpec:
+    spec = load_model_config(TINY).model
+    assert isinstance(spec, EncoderDecoderSpec)
+    return spec

@@ -16,6 +16,7 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from grace.index.targeting.schema import TargetingSchema
+from grace.model.definition.causal_spec import CausalModelSpec
 from grace.model.definition.spec import (
     BagInput,
     CategoricalInput,
@@ -24,6 +25,8 @@ from grace.model.definition.spec import (
     ModelSpec,
     SequenceInput,
 )
+from grace.model.definition.t5_spec import EncoderDecoderSpec
+from support.causal_cases import random_causal_spec
 from support.encoder_cases import INTERFORMER, T5
 from support.strict_wire import BYTES, FIXED32, FIXED64, REQUEST, UPDATE, Values, is_map, type_of
 
@@ -157,12 +160,13 @@ def grown(of: Descriptor, size: int) -> Iterator[Values]:
 
 
 def random_spec(random: Random) -> ModelSpec:
-    if random.random() < 0.15:
-        return T5
+    family = random.random()
+    if family < 0.35:
+        return T5 if family < 0.15 else random_causal_spec(random)
     inputs: dict[str, InputSpec] = {}
     for name in random.sample(NAMES, random.randint(1, 7)):
         inputs[name] = random_input(random)
-    return ModelSpec("test", (7, 5, 11), inputs, INTERFORMER.encoder, INTERFORMER.decoder)
+    return EncoderDecoderSpec("test", (7, 5, 11), inputs, INTERFORMER.encoder, INTERFORMER.decoder)
 
 
 def random_input(random: Random) -> InputSpec:
@@ -241,9 +245,14 @@ def _few(random: Random, names: Iterable[str]) -> list[str]:
 
 
 def feature_values(random: Random, spec: ModelSpec, wrong: float = 0.0) -> Values:
-    kinds = ("dense", "categorical", "bags", "sequences")
+    kinds = ("dense", "categorical", "bags", "sequences", "tokens")
     features: Values = {kind: {} for kind in kinds}
-    for kind in kinds:
+    if isinstance(spec, CausalModelSpec) and random.random() < 0.5:
+        ids = _prompt(random, spec, random.random() < wrong)
+        features["tokens"][_name(random, ["prompt"])] = {"ids": ids}
+        if random.random() > wrong / 2:
+            return features
+    for kind in kinds[:-1]:
         for name, declared in getattr(spec, kind).items():
             if random.random() < 0.85:
                 is_wrong = random.random() < wrong
@@ -316,6 +325,13 @@ def _name(random: Random, names: Sequence[str]) -> str:
 
 def _ids(random: Random) -> list[int]:
     return [random.choice((*_NUMBERS, 1, 2, 3)) for _ in range(random.choice((0, 1, 3, 9)))]
+
+
+def _prompt(random: Random, spec: CausalModelSpec, wrong: bool) -> list[int]:
+    most, tokens = spec.prompt.max_tokens, spec.causal.num_tokens
+    ids = random.choices(range(tokens), k=random.choice((0, 1, most, random.randint(1, most))))
+    spoilt = [*ids[1:], random.choice((-1, tokens, 2**32, 2**63 - 1))], ids + [0] * most
+    return random.choice(spoilt) if wrong else ids
 
 
 def _input(random: Random, spec: ModelSpec, value: InputSpec, wrong: bool) -> Values:

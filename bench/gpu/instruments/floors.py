@@ -146,9 +146,9 @@ def named_rounded(ops: RoundedOps, counts: Counts) -> RoundedOps:
         with _named(counts, by.rounded, by.weight, " fp8 added", read_written_and_rounded):
             return ops.add_product(by)
 
-    def hidden(rows: RoundedRows, weight: RoundedWeight) -> Tensor:
+    def hidden(rows: RoundedRows, weight: RoundedWeight, ffn: str) -> Tensor:
         with _named(counts, rows.rounded, weight, " fp8 rounded", 1):
-            return ops.hidden(rows, weight)
+            return ops.hidden(rows, weight, ffn)
 
     return replace(ops, product=product, add_product=add_product, hidden=hidden)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from grace.bench.gpu.pages.causal_tables import causal_tables
 from grace.bench.gpu.pages.published import (
     ADMISSION_MS,
     CROSS_ATTENTION_MS,
@@ -20,9 +21,8 @@ from grace.bench.gpu.pages.published import (
     SELF_ATTENTION_NAMES,
 )
 from grace.bench.gpu.pages.serve_tables import serve_tables
-from grace.bench.markdown import POWER, Cell, markdown_table, ms, p99, table_of
+from grace.bench.markdown import POWER, Cell, markdown_table, ms, p99, rewrite, table_of
 from grace.bench.result_file import Row, read_result, rows_of
-from grace.configs.marked_text import rewrite
 
 MACHINES = {"performance": ("h200", ""), "performance-h100": ("h100", " on an H100")}
 """The folder of results of each mark, and what its headings add."""
@@ -338,6 +338,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
     "overlap": ("Fidelity of lower precision", _overlap_tables),
     "budget": ("Budget of the decode loop", _budget_tables),
     "others": ("Side by side", _comparison_tables),
+    "causal": ("Causal models", causal_tables),
 }
 """By table, the heading of its section and its Markdown."""
 

@@ -47,3 +47,14 @@ SELF_ATTENTION_HBM = {"fa2": 2.38, "coalesced": 29.36, "fused": 75.52, "paged": 
 
 ADMISSION_MS = 8.6
 """CD, bitmask and Bloom over all steps: D3 - D1."""
+
+CAUSAL_MS = {
+    1: {"NVIDIA": 17.6, "SGLang": 33.5},
+    4: {"NVIDIA": 47.7, "SGLang": 102.0},
+    8: {"NVIDIA": 93.2, "SGLang": 199.0},
+}
+"""By batch, on an H100: Qwen3-1.7B, prompts of 1,000 tokens, beam 256, 3 positions. The
+numbers of sid-gr-inference, which NVIDIA publishes, and of SGLang are from their own tables."""
+
+CAUSAL_PER_SECOND = 60.0
+"""FlashRec on an RTX 5090: Qwen3-0.6B, prompts of 304 tokens, 512 SIDs of 3 positions."""

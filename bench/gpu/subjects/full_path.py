@@ -28,6 +28,7 @@ from grace.bench.gpu.subjects.search import (
 from grace.bench.gpu.subjects.workload import Engine, Workload
 from grace.configs.generation import GenerationConfig
 from grace.configs.machine import available_cores
+from grace.configs.options import Fp8Product
 from grace.configs.serving import LimitsConfig
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
@@ -47,7 +48,8 @@ from grace.model.engine.feature_stage import (
     PlacedLookups,
     feature_stage_for,
 )
-from grace.model.engine.generation import SearchTask, at_once, started_copy
+from grace.model.engine.generation import at_once
+from grace.model.engine.graph_generation import SearchTask, started_copy
 from grace.model.engine.prefix_memo import PrefixMemo
 from grace.server.engine.memory import EligibilityFacts
 from grace.server.engine.serving_pair import EngineFacts, ServingModel, ServingPair, Shown
@@ -138,6 +140,8 @@ class _RungGeneration:
         """`users` are those that the graph is recorded with."""
         engine, self._search = around.engine, search
         self.memo: PrefixMemo | None = engine.memo
+        self.fp8_products: tuple[Fp8Product, ...] = ()
+        self.graphs = 1
         self._features: Features | None = around.recorded  # on a CPU, those of the batch
         search.point_at(users)
 

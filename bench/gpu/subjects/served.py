@@ -29,7 +29,7 @@ from grace.client import Tls
 from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import GraceError
 from grace.model.checkpoints.checkpoint import save_checkpoint
-from grace.model.definition.spec import ModelSpec
+from grace.model.definition.t5_spec import EncoderDecoderSpec
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 
 REQUESTS = 1024
@@ -94,7 +94,7 @@ def write_files(work: Workload, folder: Path, last: int = FIRST_VERSION) -> Serv
     return ServedFiles(folder, snapshots, checkpoint, profiles, warm_up, catalogue, shots)
 
 
-def _checkpoint(device: torch.device, spec: ModelSpec, folder: Path) -> Path:
+def _checkpoint(device: torch.device, spec: EncoderDecoderSpec, folder: Path) -> Path:
     """Write a checkpoint of random weights, unless the folder has one of this specification."""
     name = hashlib.sha256(repr(spec).encode()).hexdigest()[:12]
     checkpoint = folder / f"checkpoint-{name}"

@@ -24,7 +24,7 @@ from grace.index.users.user_rows import UserAttributes
 from grace.model.checkpoints.init import random_model
 from grace.model.definition.inputs import ModelInputs
 from grace.model.definition.model import Model
-from grace.model.definition.spec import ModelSpec
+from grace.model.definition.t5_spec import EncoderDecoderSpec
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.log_reader import catalogue_of, read_log
 from grace.model.train.loop import fit
@@ -41,7 +41,7 @@ class TrainingData:
     log: Interactions
     users: tuple[UserAttributes, ...]
     batches: HistoryBatches
-    model: ModelSpec
+    model: EncoderDecoderSpec
     training: TrainingConfig
 
     def inputs(self, events: slice, device: torch.device) -> ModelInputs:
@@ -95,7 +95,7 @@ def train(data: TrainingData, device: torch.device) -> tuple[Model, dict[str, An
 
 def _model_spec(
     catalogue: CatalogueSpec, layers: int, encoder_layers: int, d_model: int, heads: int, d_ff: int
-) -> ModelSpec:
+) -> EncoderDecoderSpec:
     vocab_sizes = catalogue.vocab_sizes
     shared = {"d_model": d_model, "heads": heads, "d_head": d_model // heads, "d_ff": d_ff}
     offsets = np.cumsum([0, *vocab_sizes[:-1]]).tolist()
@@ -114,4 +114,4 @@ def _model_spec(
         "encoder": {"t5": encoder},
         "decoder": {**shared, "layers": layers, "scale_scores": True},
     }
-    return load_section(ModelSpec, values, "the trained model")
+    return load_section(EncoderDecoderSpec, values, "the trained model")

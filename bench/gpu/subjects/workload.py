@@ -25,14 +25,8 @@ from grace.model.checkpoints.checkpoint import empty_model
 from grace.model.checkpoints.init import load_model_config, random_model
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.model import Model
-from grace.model.definition.spec import (
-    BagInput,
-    EncoderSpec,
-    InputSpec,
-    InterFormerSpec,
-    ModelSpec,
-    SequenceInput,
-)
+from grace.model.definition.spec import BagInput, InputSpec, SequenceInput
+from grace.model.definition.t5_spec import EncoderDecoderSpec, EncoderSpec, InterFormerSpec
 from grace.model.engine.decode_weights import PRECISIONS, FastWeights, Precision
 from grace.model.engine.prefix_memo import PrefixMemo
 from grace.model.engine.rounded_weights import weights_in
@@ -74,7 +68,7 @@ class Workload:
     """
 
     options: BenchOptions
-    spec: ModelSpec
+    spec: EncoderDecoderSpec
     batch: int
     fixed: BeamProfile
     dynamic: BeamProfile
@@ -145,6 +139,7 @@ class Workload:
 
 def workload_of(options: BenchOptions) -> Workload:
     loaded = load_model_config(PAPER)
+    assert isinstance(loaded.model, EncoderDecoderSpec)
     if options.tiny:
         return Workload(
             options,
@@ -169,12 +164,13 @@ def workload_of(options: BenchOptions) -> Workload:
 
 
 def random_weights(
-    spec: ModelSpec, device: torch.device, features: torch.dtype = torch.float32
+    spec: EncoderDecoderSpec, device: torch.device, features: torch.dtype = torch.float32
 ) -> Model:
     """Return the model on the device, in float32 except the feature tables, most of its size."""
     drawn = random_model(_with_rows(spec, _SMALL_ROWS), SEED).state_dict()
     generator = torch.Generator(device).manual_seed(SEED)
     model = empty_model(spec)
+    assert isinstance(model, Model)
     state: dict[str, Tensor] = {}
     for name, weight in model.state_dict().items():
         dtype = features if name.startswith("features.") else torch.float32
@@ -188,12 +184,12 @@ def random_weights(
     return model.eval().requires_grad_(False)
 
 
-def random_decoder_alone(spec: ModelSpec, device: torch.device) -> Model:
+def random_decoder_alone(spec: EncoderDecoderSpec, device: torch.device) -> Model:
     """Return the same decoder in a model whose feature tables, unused gigabytes, are small."""
     return random_weights(_with_rows(spec, _SMALL_ROWS), device)
 
 
-def _with_rows(spec: ModelSpec, rows: int) -> ModelSpec:
+def _with_rows(spec: EncoderDecoderSpec, rows: int) -> EncoderDecoderSpec:
     def smaller(value: InputSpec) -> InputSpec:
         if isinstance(value, BagInput):
             return replace(value, hash_rows=min(rows, value.hash_rows))
@@ -202,7 +198,7 @@ def _with_rows(spec: ModelSpec, rows: int) -> ModelSpec:
     return replace(spec, inputs={name: smaller(value) for name, value in spec.inputs.items()})
 
 
-def _tiny_spec(spec: ModelSpec) -> ModelSpec:
+def _tiny_spec(spec: EncoderDecoderSpec) -> EncoderDecoderSpec:
     kept: dict[str, InputSpec] = {}
     for name, value in spec.inputs.items():
         if isinstance(value, SequenceInput):

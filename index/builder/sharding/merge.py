@@ -8,8 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from grace.configs.arrays import Int32
 from grace.index.builder.arrange import ids_of_ads
 from grace.index.builder.rule_table import RuleTable
 from grace.index.builder.sorting import group_by_entity, order_by_id
@@ -90,7 +90,7 @@ class JoinedRules:
 
     rules: TargetingRules
     set_values: tuple[InternedValues, ...]
-    new_of: Sequence[npt.NDArray[np.int32]]
+    new_of: Sequence[Int32]
 
 
 def join_rules(tables: Sequence[RuleSource], schema: TargetingSchema, threads: int) -> JoinedRules:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from grace.configs.arrays import AnyArray, Int64
 from grace.index.builder.arrange import arrange, only_used, taken_apart
 from grace.index.builder.batches import AdColumns, AdsReading
 from grace.index.builder.collect import CollectedAds, Collector, SortedIds
@@ -86,7 +86,7 @@ class Run:
 @dataclass(frozen=True, slots=True)
 class CollectedFile:
     runs: Sequence[Run]
-    token_ads: npt.NDArray[np.int64]  # the number of ads by first token
+    token_ads: Int64  # the number of ads by first token
     rejects: Sequence[Reject]
     stated: frozenset[str]  # columns in which some row has a rule, or an entity
 
@@ -108,7 +108,7 @@ def collect_file(inputs: TaskInputs, file: AdsFile, first_row: int) -> Collected
     return CollectedFile(runs, token_ads, collector.rejects, frozenset(collector.stated))
 
 
-def first_token_ranges(token_ads: npt.NDArray[np.int64], shards: int) -> list[tuple[int, int]]:
+def first_token_ranges(token_ads: Int64, shards: int) -> list[tuple[int, int]]:
     """Return at most `shards` ranges of about equally many ads; one token's ads stay together."""
     until = np.cumsum(token_ads)
     wanted = until[-1] * np.arange(1, shards) / shards
@@ -124,7 +124,7 @@ def build_shard(
     inputs: TaskInputs,
     runs: Sequence[Path],
     first_tokens: tuple[int, int],  # the first of them, and the one after the last
-    repeated: npt.NDArray[np.int64],  # [...]: ids of which no ad is built, ascending
+    repeated: Int64,  # [...]: ids of which no ad is built, ascending
 ) -> Path | None:
     """Return a snapshot root with one version, or None if no ad is left."""
     root = inputs.new_folder(f"shard-{first_tokens[0]:05d}-")
@@ -147,14 +147,12 @@ def build_shard(
     return root
 
 
-def _part_of_run(
-    path: Path, first_tokens: tuple[int, int], repeated: npt.NDArray[np.int64]
-) -> CollectedAds:
+def _part_of_run(path: Path, first_tokens: tuple[int, int], repeated: Int64) -> CollectedAds:
     """Return the shard's ads of a run, and only the rules that they use."""
     run = map_snapshot(path, 1, lambda _: False)
     tokens, children = run.trie.children(ROOT)
     # The leaves at which the SIDs of each first token begin, and at which the last's end.
-    nodes: npt.NDArray[Any] = np.arange(children.start, children.stop + 1)
+    nodes: AnyArray = np.arange(children.start, children.stop + 1)
     for _ in range(1, run.trie.sid_length):
         nodes = run.trie.node_offsets[nodes] + 1
     first_leaves = np.asarray(nodes, np.int64) - run.trie.first_leaf

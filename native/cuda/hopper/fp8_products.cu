@@ -23,10 +23,15 @@ enum class Result : int64_t {
   kRows,      // out = x W^T in bfloat16
   kResidual,  // out += x W^T in bfloat16, the new rows rounded, and the sums of their squares
   kHidden,    // the ReLU of x W^T, rounded
+  kGated,    // silu(gate) * value, rounded: columns 2 j and 2 j + 1 of x W^T are its gate and value
+  kLogSums,  // the largest number of each row and tile of x W^T, and the sum of exp relative to it
 };
 
-// The kernel multiplies a number by its row's factor and `times` before it rounds it. It rounds the
-// new rows with kResidual, and the product with kHidden.
+template <Result kResult>
+constexpr bool kStoresTiles = kResult == Result::kRows || kResult == Result::kResidual;
+
+// The kernel multiplies a number by its row's factor and `times` before it rounds it or sums its
+// exp. It rounds the new rows with kResidual, and the hidden ones with kHidden and kGated.
 struct Product {
   const void* x;                // e4m3 [rows, inner]
   const void* weight;           // e4m3 [outs, inner]
@@ -34,9 +39,12 @@ struct Product {
   const float* request_scales;  // [rows / beams], or null
   const float* row_factors;     // [rows]
   void* out;                    // bfloat16 [rows, outs]
-  void* rounded;                // e4m3 [rows, outs]
+  void* rounded;                // e4m3 [rows, outs], with kGated [rows, outs / 2]
   float* squares;               // [outs / 128, rows]
+  float2* log_sums;             // [outs / 128, rows]
   int64_t rows, outs, inner, beams, result, early;
+  int64_t counted;  // with kLogSums, the columns from here on do not count
+  int64_t band;     // tiles of rows that blocks compute together
   float times;
 };
 
@@ -67,14 +75,25 @@ constexpr int kHalf = 64;  // rows of an instruction
 constexpr int kBoxBytes = kTile * kBoxColumns * 2;
 constexpr int kTerms = 32;  // of one instruction
 
-// The tiles in the order in which blocks take them: neighbours have the same rows.
+// The tiles in the order in which blocks take them: in bands of rows, of which neighbours share the
+// columns. So what the blocks read at one time is in cache.
 struct Tiles {
-  uint32_t columns, count;
+  uint32_t columns, rows, band, count;
   __device__ explicit Tiles(const Product& p)
       : columns(static_cast<uint32_t>(p.outs / kTile)),
-        count(columns * static_cast<uint32_t>((p.rows + kTile - 1) / kTile)) {}
-  __device__ int row(uint32_t tile) const { return static_cast<int>(tile / columns) * kTile; }
-  __device__ int column(uint32_t tile) const { return static_cast<int>(tile % columns) * kTile; }
+        rows(static_cast<uint32_t>((p.rows + kTile - 1) / kTile)),
+        band(static_cast<uint32_t>(p.band)),
+        count(columns * rows) {}
+  __device__ uint32_t first(uint32_t tile) const { return tile / (band * columns) * band; }
+  __device__ uint32_t height(uint32_t tile) const { return min(band, rows - first(tile)); }
+  __device__ int row(uint32_t tile) const {
+    if (band == 1) return static_cast<int>(tile / columns) * kTile;
+    return static_cast<int>(first(tile) + tile % (band * columns) % height(tile)) * kTile;
+  }
+  __device__ int column(uint32_t tile) const {
+    if (band == 1) return static_cast<int>(tile % columns) * kTile;
+    return static_cast<int>(tile % (band * columns) / height(tile)) * kTile;
+  }
 };
 
 __device__ inline uint32_t rounded_pair(float low, float high) {
@@ -133,11 +152,12 @@ __device__ void write_results(const Product& p, const float (&sums)[kHalf], cons
   const int warp_row = lower * kHalf + threadIdx.x % kGroupThreads / kWarp * 16;
   const int matrix_row = warp_row + lane / 8 % 2 * 8 + lane % 8, matrix_chunk = lane / 16;
   float squares[2] = {0.0f, 0.0f};
-  uint32_t bytes[2][8];
+  uint32_t bytes[2][8], gated[2][4] = {};
 #pragma unroll
   for (int eight = 0; eight < kTile / 8; eight += 2) {
     const uint32_t address = tile_address(tile, matrix_row, eight + matrix_chunk);
     uint32_t numbers[4], pair[2][2];
+    float hidden[2][2];
     if (kResult == Result::kResidual) hopper::load_matrices(numbers, address);
 #pragma unroll
     for (int part = 0; part < 4; ++part) {  // in the order of the matrices
@@ -154,6 +174,9 @@ __device__ void write_results(const Product& p, const float (&sums)[kHalf], cons
         squares[half] = fmaf(low, low, fmaf(high, high, squares[half]));
         numbers[part] = bfloat16_pair(low, high);
         pair[half][part / 2] = rounded_pair(low * factor, high * factor);
+      } else if (kResult == Result::kGated) {
+        low *= factor;
+        hidden[half][part / 2] = __fdividef(low, 1.0f + __expf(-low)) * (high * factor);
       } else {
         low *= factor;
         high *= factor;
@@ -161,8 +184,12 @@ __device__ void write_results(const Product& p, const float (&sums)[kHalf], cons
         pair[half][part / 2] = rounded_pair(low < 0.0f ? 0.0f : low, high < 0.0f ? 0.0f : high);
       }
     }
-    if (kResult != Result::kHidden) hopper::store_matrices(address, numbers);
-    if (kResult != Result::kRows) {
+    if (kStoresTiles<kResult>) hopper::store_matrices(address, numbers);
+    if (kResult == Result::kGated) {
+      for (int half = 0; half < 2; ++half) {
+        gated[half][eight / 4] |= rounded_pair(hidden[half][0], hidden[half][1]) << eight % 4 * 8;
+      }
+    } else if (kResult != Result::kRows) {
       bytes[0][eight / 2] = pair[0][0] | pair[0][1] << 16;
       bytes[1][eight / 2] = pair[1][0] | pair[1][1] << 16;
     }
@@ -171,7 +198,11 @@ __device__ void write_results(const Product& p, const float (&sums)[kHalf], cons
   for (int half = 0; half < 2; ++half) {
     const int64_t own = row + Scales::row_in_tile(2 * lower + half);
     const bool live = own < p.rows;
-    if (kResult != Result::kRows && live) {
+    if (kResult == Result::kGated && live) {
+      auto* to = reinterpret_cast<uint4*>(static_cast<uint8_t*>(p.rounded) + own * (p.outs / 2) +
+                                          column / 2 + quarter * 16);
+      *to = make_uint4(gated[half][0], gated[half][1], gated[half][2], gated[half][3]);
+    } else if (kResult != Result::kRows && live) {
       auto* to = reinterpret_cast<uint4*>(static_cast<uint8_t*>(p.rounded) + own * p.outs + column +
                                           quarter * 32);
       to[0] = make_uint4(bytes[half][0], bytes[half][1], bytes[half][2], bytes[half][3]);
@@ -182,6 +213,38 @@ __device__ void write_results(const Product& p, const float (&sums)[kHalf], cons
       sum += __shfl_xor_sync(grace::kAllLanes, sum, 1);
       sum += __shfl_xor_sync(grace::kAllLanes, sum, 2);
       if (quarter == 0 && live) p.squares[column / kTile * p.rows + own] = sum;
+    }
+  }
+}
+
+// Writes the largest number of each row of one half of a tile, and the sum of exp relative to it.
+__device__ void write_log_sums(const Product& p, const float (&sums)[kHalf], const Scales& scales,
+                               int lower, int row, int column) {
+  const int quarter = threadIdx.x % kWarp % 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float factor = scales.factors[2 * lower + half];
+    const auto number = [&](int i) {  // of column 8 (i / 2) + 2 q + i % 2
+      const float2 by = scales.columns[i / 2];
+      const bool counts = column + i / 2 * 8 + quarter * 2 + i % 2 < p.counted;
+      const float sum = sums[i / 2 * 4 + 2 * half + i % 2] * (i % 2 == 0 ? by.x : by.y);
+      return counts ? sum * factor : -INFINITY;
+    };
+    float highest = -INFINITY, total = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kTile / 4; ++i) highest = fmaxf(highest, number(i));
+    for (int apart = 1; apart < 4; apart *= 2) {
+      highest = fmaxf(highest, __shfl_xor_sync(grace::kAllLanes, highest, apart));
+    }
+    if (highest == -INFINITY) highest = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kTile / 4; ++i) total += __expf(number(i) - highest);
+    for (int apart = 1; apart < 4; apart *= 2) {
+      total += __shfl_xor_sync(grace::kAllLanes, total, apart);
+    }
+    const int64_t own = row + Scales::row_in_tile(2 * lower + half);
+    if (quarter == 0 && own < p.rows) {
+      p.log_sums[column / kTile * p.rows + own] = make_float2(highest, total);
     }
   }
 }
@@ -234,7 +297,7 @@ __global__ void __launch_bounds__(kThreads, 1)
           if (++stage == kStages) stage = 0, parity ^= 1;
         }
       }
-    } else if (warp < 3 && kResult != Result::kHidden) {
+    } else if (warp < 3 && kStoresTiles<kResult>) {
       const int own = warp - 1;
       unsigned char* results = tiles_memory + own * kTileBytes;
       uint32_t parity = 0;
@@ -296,11 +359,16 @@ __global__ void __launch_bounds__(kThreads, 1)
     hopper::settle(lower);
     if (first) hopper::arrive(&barriers.empty[before]);
     at += 2 * steps;
-    if (kResult != Result::kHidden) hopper::wait(&barriers.tile_full[group], turn);
+    if (kStoresTiles<kResult>) hopper::wait(&barriers.tile_full[group], turn);
     turn ^= 1;
-    write_results<kResult>(p, upper, scales, results, 0, row, column);
-    write_results<kResult>(p, lower, scales, results, 1, row, column);
-    if (kResult != Result::kHidden) {
+    if constexpr (kResult == Result::kLogSums) {
+      write_log_sums(p, upper, scales, 0, row, column);
+      write_log_sums(p, lower, scales, 1, row, column);
+    } else {
+      write_results<kResult>(p, upper, scales, results, 0, row, column);
+      write_results<kResult>(p, lower, scales, results, 1, row, column);
+    }
+    if (kStoresTiles<kResult>) {
       hopper::publish_shared();
       hopper::arrive(&barriers.tile_done[group]);
     }
@@ -345,7 +413,7 @@ void launch_product(void* stream, const Product& p, int64_t blocks) {
   const CUtensorMap x = map_of(p.x, kBytes, 1, p.rows, p.inner, kStep);
   const CUtensorMap weight = map_of(p.weight, kBytes, 1, p.outs, p.inner, kStep);
   CUtensorMap out{};
-  if (kResult != Result::kHidden) {
+  if (kStoresTiles<kResult>) {
     out = map_of(p.out, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, p.rows, p.outs, kBoxColumns);
   }
   const int64_t tiles = (p.rows + kTile - 1) / kTile * (p.outs / kTile);
@@ -364,6 +432,8 @@ GRACE_API int32_t grace_cuda_prepare_fp8_products() {
     grace::allow_memory(fp8_product<Result::kRows>, kBlockMemory, what);
     grace::allow_memory(fp8_product<Result::kResidual>, kBlockMemory, what);
     grace::allow_memory(fp8_product<Result::kHidden>, kBlockMemory, what);
+    grace::allow_memory(fp8_product<Result::kGated>, kBlockMemory, what);
+    grace::allow_memory(fp8_product<Result::kLogSums>, kBlockMemory, what);
   });
 }
 
@@ -381,6 +451,10 @@ GRACE_API int32_t grace_cuda_fp8_product(void* stream, int64_t blocks, int64_t b
         return launch_product<Result::kResidual>(stream, *product, blocks);
       case Result::kHidden:
         return launch_product<Result::kHidden>(stream, *product, blocks);
+      case Result::kGated:
+        return launch_product<Result::kGated>(stream, *product, blocks);
+      case Result::kLogSums:
+        return launch_product<Result::kLogSums>(stream, *product, blocks);
     }
   });
 }

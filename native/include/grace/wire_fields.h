@@ -71,6 +71,8 @@ enum class Kind {
   X(Sides, Sequences, 3, Map, "features.sequences.{name}.side", none, "names", FeatureNames)       \
   X(SideIds, Sides, 1, Integers, "features.sequences.{name}.side.{side}.ids", events, "events",    \
     None)                                                                                          \
+  X(Tokens, Features, 5, Map, "features.tokens", none, "names", FeatureNames)                      \
+  X(TokenIds, Tokens, 1, Integers, "features.tokens.{name}.ids", events, "ids", None)              \
   X(FeatureNames, Request, 0, Total, "features", names, "names", None)                             \
   X(MaxAds, Request, 6, Number32, "max_ads", max_ads, "ads", None)                                 \
   X(Profile, Request, 7, Text, "profile", value_bytes, "bytes", None)                              \
@@ -143,6 +145,10 @@ enum class Kind {
   X(TokenRange, true, "token {value} at position {place} of a SID is not within 0 to {limit}")     \
   X(NotPerEvent, true, "number of values: {value}, of events: {limit}; send one for each event")   \
   X(NegativeTime, true, "{value} is negative")                                                     \
+  X(LongPrompt, true,                                                                              \
+    "{value} ids, the model reads at most {limit} (prompt.max_tokens); send fewer")                \
+  X(TwoPrompts, true,                                                                              \
+    "{value} events, and the request has features.tokens.prompt.ids, too; send one of them")       \
   X(OtherKind, true, "the model reads it as {other}.{name}")
 
 #define GRACE_WIRE_NAME(name, ...) k##name,

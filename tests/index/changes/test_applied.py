@@ -108,21 +108,6 @@ def test_any_order_and_batching_of_the_last_changes_make_the_same_snapshot(
             assert_empty(snapshot, case)
 
 
-def test_hundreds_of_changes_one_after_another() -> None:
-    rng = np.random.default_rng(6)
-    case = random_case(rng, num_ads=33, num_users=3)
-    snapshot, ads = base_of(case), by_id(case)
-    for step in range(400):
-        changes = random_changes(rng, case, ads, most=1)
-        ads = changed(ads, changes)
-        snapshot = with_changes(snapshot, case, changes)
-        if step % 40 == 0:
-            assert_built(snapshot, case, ads)
-    plain = assert_built(snapshot, case, ads)
-    assert_sound(snapshot)
-    assert_answers(snapshot, plain, case, [*ads.values()])
-
-
 def assert_empty(snapshot: Snapshot, case: Case) -> None:
     """No node but the root, no candidate and no ad for any user."""
     assert snapshot.trie.level_counts == (1, *[0] * len(case.vocab_sizes))

@@ -1,10 +1,9 @@
-"""Rows that are put: read as a build reads them, and refused ad by ad."""
+"""Rows that are put: read as a build reads them. test_live_ads.py has those that are refused."""
 
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from grace.index.builder.batches import AdsReading
 from grace.index.changes.applied import applied
@@ -50,31 +49,6 @@ def put(*rows: dict[str, Any], **types: pa.DataType) -> tuple[Changes, tuple[Rej
 
 def kept(read: Changes) -> list[int]:
     return [] if read.puts is None else sorted(read.puts.columns.ad_ids.tolist())
-
-
-FAULTS: list[tuple[dict[str, Any], str, str | None, str]] = [
-    ({"ad_id": None}, "ad_id", None, "is null"),
-    ({"sid": [1, 5]}, "sid", "5", "token at position 1 is outside the vocabulary of 5"),
-    ({"country": ["SE"]}, "country", "SE", "is not among the values that the schema lists"),
-    ({"age_min": 9.0, "age_max": 8.0}, "age_max", "9.0..8.0", "the range is empty"),
-    ({"rule": "price = 3"}, "rule", "price = 3", "at 0: expected"),
-    ({"rule": "country = US", "country": ["US"]}, "country", None, "in the ad's own columns and"),
-    ({"campaign": -1}, "campaign", "-1", "must not be negative"),
-    ({"Country": ["US"]}, "Country", "['US']", "is no column that the targeting schema declares"),
-]
-
-
-@pytest.mark.parametrize(("wrong", "column", "value", "reason"), FAULTS, ids=str)
-def test_a_faulty_ad_is_refused_by_name_and_the_others_are_taken(
-    wrong: dict[str, Any], column: str, value: str | None, reason: str
-) -> None:
-    good = {"ad_id": 1, "sid": [0, 0]}
-    row = {"ad_id": 7, "sid": [2, 4], **wrong}
-    read, (reject,) = put(good, row, {**good, "ad_id": 8}, Country=TEXTS)
-    assert kept(read) == [1, 8]
-    assert (reject.row, reject.id, reject.fault.column) == (1, row["ad_id"], column)
-    assert value is None or reject.fault.value == value
-    assert reason in reject.fault.reason
 
 
 def test_an_ad_that_is_put_twice_is_refused_with_all_copies() -> None:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,10 @@ from grace.client import Client
 from grace.client.connection import channel_credentials
 from grace.index.storage.versions import versions
 from support.documents import the_block
-from support.fresh_ads import json_row
 from support.live_snapshots import LiveRoot, assert_plain
-from support.plain_server import Answers, Catalogue, Live
-from support.plain_updates import PlainState
 from support.retrieve_calls import Caller, SteadyCallers, message
 from support.server_process import ServerProcess, wait_until
 from support.serving_files import ServingFiles
-from support.state_machine import AT, NOWHERE
-from support.update_calls import Updater, update
 
 pytestmark = [
     pytest.mark.subprocess,
@@ -245,57 +239,3 @@ def test_updated_killed_drained_and_frozen_servers_fail_no_call(
         for reply in replies:
             assert_plain(reply, expected)
         assert len(replies) >= LEAST_OK * len(clients.seen), clients.ends
-
-
-def test_servers_with_the_same_updates_give_the_same_answers_however_they_came(
-    serving_files: ServingFiles, tmp_path: Path
-) -> None:
-    """One by one, from the log, or as a FULL update in parts; Envoy gives the same ones."""
-    answers, plain = Answers(serving_files, tmp_path / "answers"), PlainState()
-    requests = [{**each, "at": AT} for each in answers.live.requests[:3]]
-    ads = answers.reply(Catalogue(1), 0, Live(), requests[0]).ad_ids[:6]
-    new = [json_row({**answers.rows[ads[at]], "ad_id": NOWHERE[at]}) for at in range(6)]
-    with fleet_of(serving_files, tmp_path) as fleet:
-
-        def send(wait_visible: bool = True, **changes: Any) -> None:
-            plain.apply(update(number := plain.sequence + 1, **changes))
-            for place in (fleet.first, fleet.second):
-                with Updater(place.server) as updater:
-                    updater.apply(number, wait_visible=wait_visible, **changes)
-
-        def check() -> None:
-            wait_healthy(fleet.envoy, *fleet.addresses)
-            live, addresses = Live.under(plain), (*fleet.addresses, *[fleet.envoy.address] * 4)
-            for address, request in product(addresses, requests):
-                with Caller(address, fleet.credentials) as caller:
-                    reply = caller.call(message(request), CALL_SECONDS).response
-                reply.ClearField("timings")
-                assert reply == answers.reply(Catalogue(1, live.changes), 0, live, request), address
-
-        send(put=new[:3], remove=ads[3:5])
-        check()
-        send(put=[json_row(answers.rows[ads[3]])], remove=[ads[0], NOWHERE[0]])
-        send(wait_visible=False, put=new[3:5], stop={"ad": [NOWHERE[1]]})
-        fleet.second.kill()  # it may not have served the last update
-        wait_healthy(fleet.envoy, fleet.first.address)
-        fleet.second.start()
-        check()
-        fleet.second.kill()
-        shutil.rmtree(tmp_path / "second")
-        config = fleet.second.config
-        config.write_text(config.read_text() + "updates: {require_full: true}\n")
-        fleet.second.start(ready=False)
-        fleet.second.server.wait_log("awaits_full")
-        wait_healthy(fleet.envoy, fleet.first.address)
-        rows = {ad: row for ad, (_, row) in plain.changes.items()}
-        parts: list[dict[str, Any]] = [{"stop": {"ad": [NOWHERE[1]]}}]
-        parts += [
-            {"put": filter(None, rows.values())},
-            {"remove": [x for x in rows if not rows[x]]},
-        ]
-        with Updater(fleet.second.server) as updater:
-            for part in (1, 2, 3):
-                updater.apply(3, full=True, part=part, parts=3, **parts[part - 1])
-        check()
-        send(put=new[5:6], remove=[ads[1], NOWHERE[4]])
-        check()

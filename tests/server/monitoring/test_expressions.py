@@ -4,7 +4,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,11 +70,6 @@ class Prometheus(ChildProcess):
         """Return the names of the alerts that fire."""
         alerts = self._ask("alerts")["alerts"]
         return {each["labels"]["alertname"] for each in alerts if each["state"] == "firing"}
-
-    def annotations(self) -> dict[str, Mapping[str, str]]:
-        """Return the texts of the alerts that are pending or fire, by their names."""
-        alerts = self._ask("alerts")["alerts"]
-        return {each["labels"]["alertname"]: each["annotations"] for each in alerts}
 
     def rule_faults(self) -> list[str]:
         """Return the rules whose last evaluation failed, with the faults."""

@@ -13,7 +13,7 @@ import pytest
 from grace.client import AdminClient
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 from support.forgery import forge_manifest
-from support.in_process import complaint, printed
+from support.in_process import printed
 from support.live_snapshots import LiveRoot
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
@@ -80,20 +80,6 @@ def test_an_operator_sees_and_changes_what_is_served(server: ServerProcess, live
     assert admin(server, "unpin").strip() == f"{server.admin} serves 2; it was pinned to 1"
     status = json.loads(admin(server, "status", "--json"))
     assert (status["snapshot"]["version"], status["load"]["pinned_version"]) == ("2", "0")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "error"),
-    [
-        (("load", "4711"), 2, "FAILED_PRECONDITION (load_refused): snapshot_version: 4711: "),
-        (("load", "--checkpoint", "here"), 2, "INVALID_ARGUMENT (invalid_field): checkpoint: not"),
-    ],
-)
-def test_a_mistake_is_one_line(
-    server: ServerProcess, arguments: tuple[str, ...], code: int, error: str
-) -> None:
-    fault = complaint("admin", *arguments, "--address", server.admin, code=code)
-    assert fault.startswith(error)
 
 
 @contextmanager

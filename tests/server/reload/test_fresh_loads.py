@@ -16,8 +16,6 @@ from grace.configs.serving import UpdatesConfig, load_serving_config
 from grace.index.storage import write_snapshot
 from grace.index.targeting.schema import Attribute
 from grace.server.ad_updates import AdUpdates
-from grace.server.engine import memory
-from grace.server.engine.memory import Room
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError
 from grace.server.reload.loading import Loader, LoadFault
@@ -149,19 +147,6 @@ def test_a_full_update_that_takes_changes_back_begins_with_the_version_again(sce
     shutil.move(scene.live.root / "away", scene.live.folder(1))
     scene.show()
     assert scene.has(*NEW[:2], known) == [False, True, True]
-
-
-def test_changes_that_do_not_fit_into_memory_fail_before_anything_is_made(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scene.update(put=[scene.row(NEW[0])])
-    with monkeypatch.context() as limited:
-        limited.setattr(memory, "host_rooms", lambda: [Room("a test", 1)])
-        fault = scene.loader.show_changes(scene.pair)
-        assert isinstance(fault, LoadFault)
-        assert "of memory, and there is room for 0.00 GB (limit: a test); publish" in fault.text
-    scene.show()
-    assert scene.has(NEW[0]) == [True]
 
 
 def test_puts_before_there_is_a_snapshot_are_refused_and_stops_are_taken(tmp_path: Path) -> None:

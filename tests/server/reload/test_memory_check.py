@@ -1,7 +1,5 @@
 """A load compares what it needs with what there is, before it allocates anything."""
 
-import json
-import resource
 from pathlib import Path
 
 import pytest
@@ -15,9 +13,7 @@ from grace.index.storage.reader import open_snapshot
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, UserTensors, load_ops, with_eligible
 from grace.server.engine.memory import MARGIN_BYTES, host_rooms, memory_needed
-from support.command import plain_environment
 from support.forgery import make_version
-from support.forked import forked
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 GIB = 1 << 30
@@ -111,21 +107,3 @@ def test_the_tightest_control_group_counts_and_its_page_cache_does_not(
         "the machine's MemAvailable": 7,
         "the control group's memory.max": 2.5,
     }
-
-
-@pytest.mark.subprocess
-def test_the_address_space_is_a_limit(tmp_path: Path) -> None:
-    script = tmp_path / "rooms.py"
-    script.write_text(
-        "import resource, sys\n"
-        "from grace.server.engine.memory import host_rooms\n"
-        f"resource.setrlimit(resource.RLIMIT_AS, ({64 * GIB}, {64 * GIB}))\n"
-        "rooms = [r.bytes for r in host_rooms() if 'RLIMIT_AS' in r.limit]\n"
-        "print(rooms, file=sys.stderr)\n"
-    )
-    process = forked([str(script)], plain_environment())
-    with process.stderr as printed:
-        (room,) = json.loads(printed.read())
-    assert process.wait() == 0
-    assert 0 < room < 64 * GIB
-    assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY

@@ -1,6 +1,6 @@
-"""Write the table of all settings in docs/operations.md from the configuration sections.
+"""The tables of the documents that the code states: settings, metrics, and files of a snapshot.
 
-python -m grace.configs.settings docs/operations.md
+python -m grace.bench.reference_tables docs
 """
 
 import sys
@@ -10,16 +10,44 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from grace.configs.marked_text import rewrite
+import torch
+from prometheus_client.core import Metric
+
+from grace.bench.markdown import markdown_table, rewrite
 from grace.configs.options import declaration
 from grace.configs.serving import ServingConfig
+from grace.index.storage.arrays import TABLE
+from grace.server.observe.metrics import Metrics
+from grace.server.server_state import ServerState
 
 _NAMES = {str: "text", int: "integer", float: "number", bool: "true or false", Path: "path"}
 
 
-def settings_document(section: type) -> str:
-    """Return Markdown: the top-level settings, then a table for each section."""
-    return "\n".join(_tables(section, "")).strip() + "\n"
+def arrays_table() -> str:
+    rows = (
+        (f"`{row.name}.npy`", f"`{row.dtype}` [{', '.join(row.shape)}]", row.holds) for row in TABLE
+    )
+    escaped = ([cell.replace("|", "\\|") for cell in cells] for cells in rows)
+    return markdown_table(("file", "dtype and shape", "holds"), escaped)
+
+
+def metrics_table() -> str:
+    """Return a row for each metric, those of a GPU included."""
+    metrics = Metrics(ServerState(), torch.device("cuda"))
+    rows = sorted(map(_metric, metrics.registry.collect()))
+    return markdown_table(("metric", "kind", "meaning"), rows)
+
+
+def _metric(metric: Metric) -> tuple[str, str, str]:
+    total = "_total" if metric.type == "counter" else ""
+    labels = [label for label in metric.samples[0].labels if label != "le"]
+    braces = f"{{{','.join(labels)}}}" if labels else ""
+    return f"`{metric.name}{total}{braces}`", metric.type, metric.documentation
+
+
+def settings_tables() -> str:
+    """Return the top-level settings, then a table for each section."""
+    return "\n".join(_tables(ServingConfig, "")).strip() + "\n"
 
 
 def _tables(section: type, path: str) -> Iterator[str]:
@@ -32,14 +60,11 @@ def _tables(section: type, path: str) -> Iterator[str]:
             place = ".<name>" if get_origin(hint) in (dict, Mapping) else ""
             below.append((nested, f"{path}.{field.name}{place}".lstrip(".")))
         if nested is None or declared.words:
-            row = (f"`{field.name}`", _type(hint), _default(field), declared.words)
-            rows.append(f"| {' | '.join(row)} |")
+            rows.append((f"`{field.name}`", _type(hint), _default(field), declared.words))
     if path:
         yield f"### `{path}`\n"
         yield f"{(section.__doc__ or '').splitlines()[0]}\n"
-    yield "| setting | type | default | meaning |\n| --- | --- | --- | --- |"
-    yield from rows
-    yield ""
+    yield markdown_table(("setting", "type", "default", "meaning"), rows)
     for nested, name in below:
         yield from _tables(nested, name)
 
@@ -78,5 +103,7 @@ def _default(field: Field[Any]) -> str:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        rewrite(Path(name), "settings", settings_document(ServingConfig))
+    docs = Path(sys.argv[1])
+    rewrite(docs / "operations.md", "settings", settings_tables())
+    rewrite(docs / "operations.md", "metrics", metrics_table())
+    rewrite(docs / "snapshot.md", "arrays", arrays_table())

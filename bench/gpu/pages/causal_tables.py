@@ -1,0 +1,95 @@
+"""The tables of `grace bench causal`, next to what other systems publish."""
+
+from collections.abc import Sequence
+
+from grace.bench.gpu.pages.published import CAUSAL_MS, CAUSAL_PER_SECOND
+from grace.bench.markdown import POWER, markdown_table, ms, p99, table_of
+from grace.bench.result_file import Row, rows_of
+
+_SOURCES = (
+    "*Published* are NVIDIA's sid-gr-inference and SGLang on an H100, in ms, and FlashRec on an "
+    "RTX 5090, in requests/s. The numbers are from their own tables, and were not measured here.\n"
+)
+
+
+def causal_tables(rows: Sequence[Row]) -> str:
+    shares = {row["precision"]: row["overlap"] for row in rows_of(rows, "agreement")}
+    parts = [
+        f"A small model finds {share:.1%} of the plain definition's SIDs in {precision}.\n"
+        for precision, share in shares.items()
+    ]
+    if wholes := rows_of(rows, "whole"):
+        parts += ["**Whole batches**, ms\n", _wholes_table(wholes), _SOURCES]
+    if old := rows_of(rows, "t5"):
+        parts.append("**The T5 family**, the paper's decoder between these batches, ms\n")
+        parts.append(
+            table_of(
+                old,
+                ("rung", "{rung}"),
+                ("type", "{precision}"),
+                ("decoder", "**{decoder_p50_ms:fine}/{decoder_p99_ms:ms}**"),
+                ("MHz / W", POWER),
+            )
+        )
+    if operations := rows_of(rows, "part"):
+        parts.append("**Operations of a layer** by rows, P50 in ms (TFLOP/s)\n")
+        parts.append(_operations_table(operations))
+    if overlaps := rows_of(rows, "overlap"):
+        parts += ["**Fidelity**, with random weights\n", _overlap_table(overlaps)]
+    return "\n".join(parts)
+
+
+def _wholes_table(rows: Sequence[Row]) -> str:
+    return table_of(
+        rows,
+        ("model", "{variant}"),
+        ("prompts", "{kind}"),
+        ("tokens", "{tokens:,.0f}"),
+        ("empty rows", "{padding:.1%}"),
+        ("normalizer", "{mode}"),
+        ("type", "{precision}"),
+        ("batch", "{batch}"),
+        ("P50", "**{p50_ms:ms}**"),
+        ("P99", p99),
+        ("reading", lambda row: ms(row.get("read_p50_ms"))),
+        ("searching", lambda row: ms(row.get("search_p50_ms"))),
+        ("requests/s", "**{requests_per_s:,.0f}**"),
+        ("published", _published),
+        ("MHz / W", POWER),
+    )
+
+
+def _published(row: Row) -> str:
+    if (row["kind"], row["mode"]) != ("longest", "all"):
+        return ""
+    if row["variant"] == "0.6B":
+        return f"FlashRec {CAUSAL_PER_SECOND:g}/s"
+    times = CAUSAL_MS.get(row["batch"], {})
+    return ", ".join(f"{system} {each:g}" for system, each in times.items())
+
+
+def _operations_table(rows: Sequence[Row]) -> str:
+    """A row per operation, a column per number of rows."""
+    counts = sorted({row["rows"] for row in rows})
+    cells: dict[tuple[str, ...], dict[int, str]] = {}
+    for row in rows:
+        line = cells.setdefault((row["variant"], row["kernel"], row["precision"]), {})
+        rate = f" ({row['tflops']:.0f})" if row["tflops"] else ""
+        line[row["rows"]] = ms(row["p50_ms"]) + rate
+    body = [[*name, *(line.get(count, "") for count in counts)] for name, line in cells.items()]
+    return markdown_table(("model", "operation", "type", *(f"{x:,}" for x in counts)), body)
+
+
+def _overlap_table(rows: Sequence[Row]) -> str:
+    return table_of(
+        rows,
+        ("model", "{variant}"),
+        ("type", "{precision}"),
+        ("kept in bf16", "{kept}"),
+        ("SIDs", "{sids:,}"),
+        ("requests", "{requests}"),
+        ("generated", "{generated:,.0f}"),
+        ("overlap", "**{overlap:.2%}**"),
+        ("worst request", "{worst_request:.1%}"),
+        ("top 10", "{top_10:.2%}"),
+    )

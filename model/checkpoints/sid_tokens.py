@@ -1,0 +1,102 @@
+"""The tokens of SIDs in a Hugging Face vocabulary: found by their text, or given as offsets.
+
+A code keeps the number in its token's text, so SIDs are those of `grace import-sids`. Only where a
+position's codes are 1 to n, they become 0 to n - 1.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from grace.configs.errors import ConfigError, InputError
+from grace.configs.options import CausalLayout
+from grace.model.checkpoints.hugging_face import read_json
+from grace.model.definition.causal_spec import SidTokens
+
+_TOKENIZER = "tokenizer.json"
+_ADDED = "added_tokens.json"  # of tokenizers without tokenizer.json
+
+
+@dataclass(frozen=True, slots=True)
+class SidVocabulary:
+    vocab_sizes: tuple[int, ...]
+    sid_tokens: tuple[SidTokens, ...]
+    without_token: tuple[int, ...]  # for each position, the number of codes without a token
+
+
+def find_sid_tokens(folder: Path, layout: CausalLayout, num_tokens: int) -> SidVocabulary:
+    """Return the tokens that a layout describes.
+
+    A code may lack a token if the layout gives the number of codes: then no SID has the code, and
+    a token that no other code has takes its place. With normalizer `all`, scores do not change.
+    """
+    if layout.offsets:
+        assert layout.vocab_sizes is not None
+        tokens = tuple(SidTokens(first=first) for first in layout.offsets)
+        return SidVocabulary(layout.vocab_sizes, tokens, (0,) * len(tokens))
+    by_text = _tokens_by_text(folder)
+    sizes = layout.vocab_sizes or (None,) * len(layout.sid_tokens)
+    found = [
+        _tokens_of(by_text, pattern, size, folder / _TOKENIZER)
+        for pattern, size in zip(layout.sid_tokens, sizes, strict=True)
+    ]
+    missing = tuple(ids.count(None) for ids in found)
+    if any(missing) and layout.normalizer == "level":
+        fault = f"{max(missing)} codes of a position have no token; use --normalizer all"
+        raise InputError(f"{folder / _TOKENIZER}: {fault}")
+    taken = {token for ids in found for token in ids}
+    unused = (token for token in range(num_tokens) if token not in taken)
+    given = [[next(unused, -1) if token is None else token for token in ids] for ids in found]
+    return SidVocabulary(tuple(map(len, given)), tuple(map(_shortest, given)), missing)
+
+
+def _tokens_of(
+    by_text: Mapping[str, int], pattern: str, size: int | None, path: Path
+) -> list[int | None]:
+    """Return the token of each code of a position."""
+    before, after = map(re.escape, pattern.split("{}"))
+    text = re.compile(f"{before}(0|[1-9][0-9]{{0,5}}){after}")
+    found = {int(match[1]): by_text[match[0]] for match in map(text.fullmatch, by_text) if match}
+    if not found:
+        raise InputError(f"{path}: no token like {pattern!r}; see its added_tokens")
+    codes, last = size or len(found), max(found)
+    begin = int(0 not in found and last == codes)
+    ids = [found.get(code) for code in range(begin, begin + codes)]
+    if size is None and None in ids:
+        lost = pattern.format(begin + ids.index(None))
+        fault = f"no token {lost!r}, but {pattern.format(last)!r}"
+        raise InputError(f"{path}: {fault}; give --vocab-sizes if no SID has such codes")
+    if last >= begin + codes:
+        fault = f"token {pattern.format(last)!r}, but the position has {codes} codes"
+        raise InputError(f"{path}: {fault}; correct --vocab-sizes")
+    return ids
+
+
+def _tokens_by_text(folder: Path) -> Mapping[str, int]:
+    path = folder / _TOKENIZER
+    entries: Iterable[tuple[object, object]]
+    if path.exists():
+        values = read_json(path)
+        model, added = values.get("model"), values.get("added_tokens")
+        vocabulary = model.get("vocab") if isinstance(model, dict) else None
+        entries = [*vocabulary.items()] if isinstance(vocabulary, dict) else []
+        more = [each for each in added if isinstance(each, dict)] if isinstance(added, list) else []
+        entries += [(each.get("content"), each.get("id")) for each in more]
+    elif (folder / _ADDED).exists():
+        path = folder / _ADDED
+        entries = read_json(path).items()
+    else:
+        raise InputError(f"{path}: missing; give --offsets and --vocab-sizes")
+    found: dict[str, int] = {}
+    for text, token in entries:
+        if not isinstance(text, str) or type(token) is not int:
+            raise ConfigError(f"{path}: expected texts and ids of tokens, got {text!r}: {token!r}")
+        if found.setdefault(text, token) != token:
+            raise ConfigError(f"{path}: token {text!r} has the ids {found[text]} and {token}")
+    return found
+
+
+def _shortest(ids: list[int]) -> SidTokens:
+    follow = ids == [*range(ids[0], ids[0] + len(ids))]
+    return SidTokens(first=ids[0]) if follow else SidTokens(ids=tuple(ids))

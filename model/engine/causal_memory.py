@@ -1,0 +1,64 @@
+"""The memory that a causal model needs, before any of it is taken."""
+
+from grace.configs.generation import GenerationConfig
+from grace.model.definition.causal_spec import CausalModelSpec
+from grace.model.engine.causal_generation import token_buckets
+from grace.model.engine.decode_weights import PRECISIONS, Precision
+
+_FLOAT32 = 4  # bytes
+_OF_A_CANDIDATE = 8  # its token and its node
+_OF_A_GRAPH = 4 << 20
+_ALLOCATED = 1.05  # what the allocator takes for a byte
+
+
+def memory_of_weights(spec: CausalModelSpec) -> int:
+    """Return the bytes of all weights in float32, in which a CPU computes."""
+    causal = spec.causal
+    heads = 1 if causal.tied_head else 2
+    each = causal.layers * _layer(spec) + heads * causal.num_tokens * causal.d_model
+    return each * _FLOAT32
+
+
+def memory_on_cpu(spec: CausalModelSpec, config: GenerationConfig) -> int:
+    """Return the bytes of the weights, and of the scores that a prompt or a step has at a time."""
+    longest, tokens = spec.prompt.max_tokens, spec.causal.num_tokens
+    prompt = spec.causal.heads * longest * longest
+    step = _rows_of_a_step(config) * tokens
+    return memory_of_weights(spec) + 3 * _FLOAT32 * max(prompt, step)
+
+
+def memory_on_gpu(
+    spec: CausalModelSpec, config: GenerationConfig, precision: Precision, stored: int
+) -> int:
+    """Return the bytes at the peak of a load, which is when the graphs are recorded.
+
+    The weights are there as they are `stored`, and as the engine's copies.
+    """
+    causal, size = spec.causal, PRECISIONS[precision].itemsize
+    rounded = 1 if precision == "fp8" else size
+    vocabulary = causal.num_tokens * causal.d_model
+    copies = causal.layers * _layer(spec) * rounded
+    copies += vocabulary * (size + rounded) + 2 * sum(spec.vocab_sizes) * causal.d_model * size
+    folded = _FLOAT32 * max(6 * causal.d_ff * causal.d_model, 2 * vocabulary)
+    pair = causal.layers * 2 * causal.kv_heads * causal.d_head * size  # keys and values of a token
+    rows, prompts = _rows_of_a_step(config), config.max_batch * spec.prompt.max_tokens
+    beams = config.max_batch * max(sum(profile.beams) for profile in config.profiles.values())
+    inner = causal.qkv_heads * causal.d_head + 2 * causal.heads * causal.d_head
+    states = size * (2 * causal.d_model + max(inner, 3 * causal.d_ff))
+    logits = rows * max(spec.vocab_sizes) * (_FLOAT32 + _OF_A_CANDIDATE)
+    graphs = len(token_buckets(config, spec.prompt.max_tokens))
+    graphs += len(config.batch_buckets) * len(config.profiles)
+    served = (prompts + beams) * pair + (prompts + rows) * states + logits + graphs * _OF_A_GRAPH
+    return int(_ALLOCATED * (stored + copies + max(folded, served)))
+
+
+def _layer(spec: CausalModelSpec) -> int:
+    """Return the number of a layer's weights."""
+    causal = spec.causal
+    attention = (causal.qkv_heads + causal.heads) * causal.d_head
+    return causal.d_model * (attention + 3 * causal.d_ff)
+
+
+def _rows_of_a_step(config: GenerationConfig) -> int:
+    widest = max(max(*profile.beams, profile.num_sids) for profile in config.profiles.values())
+    return config.max_batch * widest
