@@ -226,29 +226,29 @@ class CausalLayout:
     sid_space: Annotated[str, "Name of the SID space, which must be the snapshot's."]
     sid_tokens: Annotated[
         tuple[str, ...],
-        Option("Text of a position's tokens, with {} for the code; once for each.", "TEXT"),
+        Option("Text of a position's tokens, with {} for the code. Once per position.", "TEXT"),
     ] = ()
     offsets: Annotated[
         tuple[int, ...] | None,
-        Option("Or the token of code 0 at each position.", commas="151669,159861,168053"),
+        Option("Instead: the token of code 0 at each position.", commas="151669,159861,168053"),
     ] = None
     vocab_sizes: Annotated[
         tuple[int, ...] | None,
         Option(
-            "Codes per position. Default: as many as have tokens, without gaps.",
+            "Number of codes per position. Default: those with tokens, without gaps.",
             commas="8192,8192,8192",
             least=1,
         ),
     ] = None
     prompt: Annotated[
-        Path | None, "YAML of the section prompt. Default: the token that begins a text."
+        Path | None, "YAML of the section prompt. Default: bos_token_id, then the history."
     ] = None
     history: Annotated[str | None, "Input with the history. Default: the prompt's, or clicks."] = (
         None
     )
     max_history: Annotated[int, Option("Most events of it that the model reads.", least=1)] = 100
     normalizer: Annotated[
-        Normalizer, "Tokens among which probabilities are: all, or those of the position's level."
+        Normalizer, "Tokens over which a step's softmax runs: all, or those of its level."
     ] = "all"
 
     def __post_init__(self) -> None:

@@ -5,10 +5,10 @@
     decoder.heads: expected an integer, got 'four' (a string)
 
 Fields may be str, int, float (also given as an integer), bool, Literal, Path, another frozen
-dataclass, `X | None`, tuple[X, ...], tuple[X, Y] and dict[str, X] (or Mapping). Of several
-dataclasses, the key `kind` chooses one, by the Literal that is its field `kind`. Without kinds, the
-first whose `describes(values)` is true is chosen, or the last.
-A field with a default may be absent. In a dict, a field `name: str = KEY` is the section's key.
+dataclass, `X | None`, tuple[X, ...], tuple[X, Y] and dict[str, X] (or Mapping). The key `kind`
+chooses one of several dataclasses, by the Literal of its field `kind`. If they have no such field,
+the first whose `describes(values)` is true is chosen, else the last.
+A field with a default may be absent. A section in a dict holds its key in a field `x: str = KEY`.
 A ConfigError or ValueError from `__post_init__` gets the section's path.
 """
 

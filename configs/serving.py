@@ -138,7 +138,7 @@ class LimitsConfig(Section):
     values_per_name: Annotated[Count, "values of one attribute or set, ids of one bag"] = 4096
     filter_values: Annotated[Count, "values in any_of of one filter, and in its none_of"] = 10_000
     value_bytes: Annotated[Places, "UTF-8 size of a name or a value"] = 1024
-    events: Annotated[Count, "events in one sequence, ids in one prompt"] = 16_384
+    events: Annotated[Count, "events in one sequence, or token ids in one prompt"] = 16_384
     open_calls: Annotated[
         Count, "calls open at once, including those whose callers do not read their replies"
     ] = 4096
