@@ -60,8 +60,8 @@ def load_checkpoint(
     """Read and check a model for inference: every weight is there, of its shape, and finite.
 
     features  the type of the features stage's weights, whose tables are most of a large model. The
-              others are float32 or, for a GPU's causal model, as they are stored. They must fit
-              this type, too: an engine may compute in it
+              others are float32, but those of a causal model on a GPU keep their stored type.
+              All must fit this type, too: an engine may compute in it
     """
     require_device(device)
     require_files(folder)
@@ -88,7 +88,7 @@ def load_checkpoint(
 
 
 def load_encoder_decoder(folder: Path, device: torch.device = CPU) -> Model:
-    """Read a model of the T5 family, for what reads an encoder's context or trains."""
+    """Read a model of the T5 family, for callers that train or need an encoder."""
     model = load_checkpoint(folder, device)
     if not isinstance(model, Model):
         fault = "is a causal model; give one of the T5 family, which has an encoder"

@@ -41,7 +41,7 @@ def require_files(folder: Path) -> None:
                 raise CheckpointError(str(pickle), PICKLE_REMEDY)
     for name in (MODEL_YAML, WEIGHTS):
         if not (folder / name).exists():
-            hint = "; for a Hugging Face folder, run `grace import-t5` or `import-causal` first"
+            hint = "; for a Hugging Face folder, run `grace import-t5` or `grace import-causal`"
             is_foreign = name == MODEL_YAML and (folder / "config.json").exists()
             raise CheckpointError(str(folder / name), "missing" + (hint if is_foreign else ""))
 

@@ -62,7 +62,7 @@ class HfTensors:
 
     def require_all_used(self) -> None:
         for name in sorted(self._unused):
-            fault = f"unexpected tensor {name!r}: a model by {CONFIG} has none"
+            fault = f"unexpected tensor {name!r}: the model that {CONFIG} describes has none"
             raise self._owners[name].fault(fault)
 
 
@@ -75,11 +75,11 @@ class HfFolder:
 
     @property
     def config(self) -> str:
-        """The name of config.json, with which errors start."""
+        """The path of config.json, with which errors start."""
         return str(self.path / CONFIG)
 
     def keys(self, cls: type[Keys], **changed: Any) -> Keys:
-        """Return the keys of config.json that the section has."""
+        """Load a section from the keys of config.json that it declares."""
         values = {**self.values, **changed}
         known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
         return load_section(cls, {k: v for k, v in values.items() if k in known}, self.config)
@@ -102,7 +102,7 @@ def open_folder(path: Path) -> HfFolder:
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
-    """Read an object. Integers of more than 40 digits become floats."""
+    """Read a JSON object. Integers of more than 40 digits become floats."""
     try:
         value = json.loads(read_regular(path, _MAX_JSON_BYTES), parse_int=_integer)
     except OSError as error:

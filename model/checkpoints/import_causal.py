@@ -1,7 +1,8 @@
 """Import a Hugging Face folder of a causal language model as a model with the same scores.
 
-Families are Qwen3, Qwen2 and 2.5, LLaMA and Mistral. Every setting that GRACE does not compute is
-refused by name. Dropout is for training only and is ignored. Each weight keeps its type.
+The families are Qwen3, Qwen2 (and Qwen2.5), LLaMA and Mistral. The import refuses by name every
+setting that GRACE does not compute. It ignores dropout, which is for training only. Each weight
+keeps its type.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,17 +51,17 @@ _SUPPORTED: Mapping[str, tuple[object, ...]] = {
     "use_sliding_window": _NO,
     "partial_rotary_factor": (None, 1),
 }
-"""The values that a key may have. A key that is not there has the first. Zero is false."""
+"""The values that a key may have. An absent key has the first. Zero counts as false."""
 
 _ROPE: Mapping[str, tuple[object, ...]] = {
     "rope_type": ("default",),
     "type": ("default",),
     "partial_rotary_factor": (1,),
 }
-_WINDOW_OF_MISTRAL = 4096  # where the file has no key
+_WINDOW_OF_MISTRAL = 4096  # without the key
 
 Parts: TypeAlias = Sequence[tuple[str, tuple[int, ...]]]
-"""The weights that one of ours concatenates, with their shapes."""
+"""The folder's weights, with shapes, that one weight of a checkpoint concatenates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class ImportedCausal:
 
 
 def import_causal(folder: Path, layout: CausalLayout) -> ImportedCausal:
-    """Return the model on the CPU, its weights as they are stored."""
+    """Return the model on the CPU. Its weights keep their stored type."""
     require_sids(layout.sid_space, layout.vocab_sizes or (1,))
     source = open_folder(folder)
     config, causal = read_config(source)
@@ -123,7 +124,7 @@ def import_causal(folder: Path, layout: CausalLayout) -> ImportedCausal:
 
 
 def read_config(source: HfFolder) -> tuple[CausalConfig, CausalSpec]:
-    """Check config.json. Return its keys, and what they mean here."""
+    """Check config.json. Return its keys, and the decoder's sizes in GRACE's terms."""
     family = source.values.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
         fault = f"model_type: {shown(family)} is not imported, only {', '.join(FAMILIES)}"
@@ -166,7 +167,7 @@ def _unsupported(values: Mapping[str, Any], family: str) -> Iterator[str]:
 
 
 def _rope(values: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return the key and the value of what transformers reads: version 5 has a new key."""
+    """Return the rotary key that transformers reads, and its value: version 5 has a new key."""
     key = "rope_scaling" if values.get("rope_scaling") else "rope_parameters"
     return key, values.get(key) or {}
 
@@ -178,7 +179,7 @@ def _prompt(source: HfFolder, config: CausalConfig, layout: CausalLayout) -> Pro
     elif config.bos_token_id is not None:
         values["prefix"] = [config.bos_token_id]
     else:
-        fault = "no bos_token_id, with which prompts could begin; describe them with --prompt FILE"
+        fault = "no bos_token_id to begin a prompt with; describe prompts with --prompt FILE"
         raise ConfigError(f"{source.config}: {fault}")
     if layout.history is not None:
         values["history"] = layout.history
@@ -186,13 +187,13 @@ def _prompt(source: HfFolder, config: CausalConfig, layout: CausalLayout) -> Pro
 
 
 def _state(tensors: HfTensors, causal: CausalSpec) -> dict[str, Tensor]:
-    """Return all weights. There is no head if it is tied to the embeddings."""
+    """Return all weights, but no head if it is tied to the embeddings."""
     vocabulary = (causal.num_tokens, causal.d_model)
     state = {
         "decoder.embed": tensors.take("model.embed_tokens.weight", *vocabulary),
         "decoder.final_norm": tensors.take("model.norm.weight", causal.d_model),
     }
-    # A file that says tied may have a head. Then newer transformers let the weights decide.
+    # A folder whose config says tied may have a head. Then transformers 5 lets the weights decide.
     if not causal.tied_head or "lm_head.weight" in tensors:
         head = tensors.take("lm_head.weight", *vocabulary)
         if not (causal.tied_head and torch.equal(head, state["decoder.embed"])):
@@ -208,7 +209,7 @@ def _state(tensors: HfTensors, causal: CausalSpec) -> dict[str, Tensor]:
 
 
 def _layer(causal: CausalSpec) -> dict[str, Parts]:
-    """Return the weights of a layer: our name, and theirs."""
+    """Return a layer's weights: each name here, and the names and shapes in the folder."""
     d, d_ff, d_head = causal.d_model, causal.d_ff, causal.d_head
     of_queries, of_keys = causal.heads * d_head, causal.kv_heads * d_head
     rows = {"q": of_queries, "k": of_keys, "v": of_keys}

@@ -114,7 +114,7 @@ class T5Config(Section):
 
 
 def read_config(folder: HfFolder) -> T5Config:
-    """Return and check config.json. Its `decoder_start_token_id` is what `generate` starts with."""
+    """Check and return config.json. Its `decoder_start_token_id` is what `generate` starts with."""
     generation = folder.path / _GENERATION
     chosen = read_json(generation).get("decoder_start_token_id") if generation.exists() else None
     # Another family has other keys, so its name comes before any missing key.

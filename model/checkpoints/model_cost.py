@@ -44,7 +44,7 @@ class ModelSummary:
     feature_weights: int
     encoder_weights: int
     decoder_weights: int
-    encoder_gflop: float  # of a causal model: of a prompt of max_tokens
+    encoder_gflop: float  # for a causal model, to read a prompt of max_tokens
     decoder: tuple[BeamCost, ...]
 
     @property
@@ -87,7 +87,7 @@ def _is_the_papers(spec: ModelSpec) -> bool:
 def decoder_flops(spec: ModelSpec, beams: Sequence[int]) -> int:
     """Return the decoder's operations for one request with `beams[t]` rows in step t.
 
-    In products of the T5 family, with I = heads * d_head:
+    For the T5 family, in products, with I = heads * d_head:
 
     per request and layer                      2 * T_ctx * d_context * I
     per beam row of step t and layer
@@ -141,7 +141,7 @@ def _steps_flops(spec: CausalModelSpec, beams: Sequence[int]) -> int:
 
 
 def _prompt_flops(spec: CausalModelSpec) -> int:
-    """Return the operations of a prompt of max_tokens, whose tokens attend to those before them.
+    """Return the operations that read a prompt of max_tokens. Its tokens attend to earlier ones.
 
     In the last layer, only the prompt's last token needs more than its keys and values.
     """
@@ -153,11 +153,11 @@ def _prompt_flops(spec: CausalModelSpec) -> int:
 
 
 def _row_products(causal: CausalSpec) -> int:
-    """Return the products of a token with a layer's weights."""
+    """Return the number of products of a token with a layer's weights."""
     heads = causal.qkv_heads + causal.heads
     return causal.d_model * (heads * causal.d_head + 3 * causal.d_ff)
 
 
 def _pair(causal: CausalSpec) -> int:
-    """Return the products of a query with a key and a value, in all heads of a layer."""
+    """Return the number of products of a query, a key and a value, in all heads of a layer."""
     return 2 * causal.heads * causal.d_head

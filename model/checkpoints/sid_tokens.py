@@ -1,7 +1,7 @@
 """The tokens of SIDs in a Hugging Face vocabulary: found by their text, or given as offsets.
 
-A code keeps the number in its token's text, so SIDs are those of `grace import-sids`. Only where a
-position's codes are 1 to n, they become 0 to n - 1.
+A code is the number in its token's text, so SIDs are those of `grace import-sids`. Only where a
+position has codes 1 to n, they become 0 to n - 1.
 """
 
 import re
@@ -28,8 +28,8 @@ class SidVocabulary:
 def find_sid_tokens(folder: Path, layout: CausalLayout, num_tokens: int) -> SidVocabulary:
     """Return the tokens that a layout describes.
 
-    A code may lack a token if the layout gives the number of codes: then no SID has the code, and
-    a token that no other code has takes its place. With normalizer `all`, scores do not change.
+    A code may lack a token if the layout gives the number of codes. Then no SID may have the code,
+    and a token that no code has takes its place. With normalizer `all`, no other score changes.
     """
     if layout.offsets:
         assert layout.vocab_sizes is not None
@@ -59,7 +59,7 @@ def _tokens_of(
     text = re.compile(f"{before}(0|[1-9][0-9]{{0,5}}){after}")
     found = {int(match[1]): by_text[match[0]] for match in map(text.fullmatch, by_text) if match}
     if not found:
-        raise InputError(f"{path}: no token like {pattern!r}; see its added_tokens")
+        raise InputError(f"{path}: no token like {pattern!r}; correct --sid-tokens")
     codes, last = size or len(found), max(found)
     begin = int(0 not in found and last == codes)
     ids = [found.get(code) for code in range(begin, begin + codes)]

@@ -32,8 +32,8 @@ class Weights:
     def read(
         self, name: str, dtype: torch.dtype | None = None, computed_in: torch.dtype | None = None
     ) -> Tensor:
-        """Read a tensor to the CPU, as it is stored or as `dtype`. Its numbers are finite, also as
-        `computed_in`."""
+        """Read a tensor to the CPU, in its stored type or in `dtype`. Refuse numbers that are not
+        finite, or not in the type `computed_in`."""
         try:
             stored: Tensor = self._file.get_tensor(name)
         except (OSError, SafetensorError) as error:

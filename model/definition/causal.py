@@ -27,7 +27,7 @@ from grace.model.definition.inputs import Prompts
 
 @dataclass(frozen=True, slots=True)
 class PromptCache:
-    """What the steps read of a batch's prompts."""
+    """The part of a batch's prompts that the steps read."""
 
     pairs: tuple[Tensor, ...]  # [T, 2, kv_heads, d_head] per layer: keys and values
     offsets: Tensor  # int32 [B + 1]
@@ -195,7 +195,7 @@ class CausalDecoder(nn.Module):
 
 
 def turns_of(spec: CausalSpec, positions: int, device: torch.device) -> Tensor:
-    """Return cosines and sines of the angles by which positions turn a head's points.
+    """Return the cosines and sines of the angles by which each position turns a head's points.
 
     -> float32 [positions, 2, d_head / 2]
     """

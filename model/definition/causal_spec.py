@@ -5,7 +5,7 @@ decoder: {causal: {layers: 28, d_model: 2048, heads: 16, kv_heads: 8, d_head: 12
 sid_tokens: [{first: 151669}, {first: 159861}, {first: 168053}]
 prompt: {prefix: [151644], event: {before: [176245]}, history: clicks, suffix: [151645]}
 
-Tokens are numbers of the model's vocabulary: text is tokenised by whoever writes the file.
+Tokens are ids of the model's vocabulary. The file has no text, and GRACE has no tokenizer.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,14 +25,14 @@ from grace.model.definition.spec import (
     Size,
 )
 
-MAX_PROMPT = 1 << 15  # tokens: every token is attended to by all that follow
+MAX_PROMPT = 1 << 15  # tokens: each one attends to all before it
 PROMPT = "prompt"
 """The name in a request's `features.tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CausalSpec(Section):
-    """Layers of the Qwen and LLaMA kind: `qk_norm` is Qwen3, `qkv_bias` Qwen2, neither LLaMA."""
+    """Layers of the LLaMA kind. `qk_norm` makes them Qwen3's, `qkv_bias` Qwen2's."""
 
     layers: Depth
     d_model: Size
@@ -77,7 +77,7 @@ class SidTokens(Section):
 
     def faults(self) -> Iterable[str]:
         if (self.first is None) == (not self.ids):
-            yield "exactly one of first, ids"
+            yield "give exactly one of first, ids"
 
     def of(self, codes: int) -> tuple[int, ...]:
         """Return the token of each code."""
@@ -104,7 +104,7 @@ class PromptSpec(Section):
 
     def faults(self) -> Iterable[str]:
         if not self.prefix and not self.suffix:
-            yield "prefix: a request without a history needs a token, here or in suffix"
+            yield "prefix: empty, as is suffix: a request without a history needs a token in either"
         if self.fixed_tokens > self.max_tokens:
             yield (
                 f"max_tokens: {self.max_tokens}, but prefix and suffix have {self.fixed_tokens}; "
@@ -123,7 +123,7 @@ class PromptSpec(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class CausalModelSpec(ModelSpec):
-    """`normalizer`: a token's probability is among `all` tokens, or among those of its level."""
+    """A step's softmax runs over the tokens that `normalizer` names: `all`, or its level's."""
 
     decoder: CausalDecoderSpec
     sid_tokens: tuple[SidTokens, ...]
@@ -133,7 +133,7 @@ class CausalModelSpec(ModelSpec):
 
     @staticmethod
     def describes(values: object) -> bool:
-        """Return whether values are those of this family."""
+        """Return whether the values of a model.yaml are of this family."""
         decoder = values.get("decoder") if isinstance(values, Mapping) else None
         return isinstance(decoder, Mapping) and "causal" in decoder
 
@@ -169,11 +169,11 @@ class CausalModelSpec(ModelSpec):
             return
         history = self.inputs.get(name)
         if not isinstance(history, SequenceInput):
-            yield f"prompt.history: {name!r} is not an input of kind sequence"
+            yield f"prompt.history: {name!r} is not an input of kind sequence; declare it"
         elif history.side:
             yield f"inputs.{name}.side: a prompt has the SIDs of events only; remove it"
         elif name == PROMPT:
-            yield f"inputs.{name}: requests bring prompts by this name; give the history another"
+            yield f"inputs.{name}: requests send prompts by this name; give the history another"
         elif not self.most_events:
             most = self.prompt.max_tokens
             yield f"prompt.max_tokens: {most}, but no event of the history fits; give a larger one"

@@ -97,7 +97,7 @@ class Packing:
 
 @dataclass(frozen=True)
 class ModelSpec(Section, ABC):
-    """What models of all families have."""
+    """The keys that models of all families have."""
 
     sid_space: str
     vocab_sizes: tuple[int, ...]

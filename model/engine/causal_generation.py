@@ -1,7 +1,7 @@
-"""Generation with a causal model on a GPU: prompts are read, then beams are searched.
+"""Generation with a causal model on a GPU: it reads prompts, then searches with beams.
 
-Reading depends on the number of the batch's tokens, and searching on its requests and profile. So
-each has graphs of its own, and prompts' keys and values are in memory that both know.
+The shapes of reading depend on a batch's number of tokens, those of searching on its requests and
+profile. So each has separate graphs. Both use one memory with the keys and values of prompts.
 """
 
 from functools import partial
@@ -26,7 +26,7 @@ _LEAST_STEP = 64  # tokens
 
 def token_buckets(config: GenerationConfig, longest: int) -> tuple[int, ...]:
     """Return the numbers of tokens that the engine reads: full batches of the longest prompts, and
-    sizes between, so that at most an eighth of the rows is empty."""
+    sizes between. At most 63 rows or an eighth of them are empty."""
     sizes, size = {batch * longest for batch in config.batch_buckets}, _LEAST_STEP
     while size < config.max_batch * longest:
         sizes.add(size)
@@ -35,9 +35,9 @@ def token_buckets(config: GenerationConfig, longest: int) -> tuple[int, ...]:
 
 
 class CausalGeneration:
-    """It copies the model's weights, and keeps the copies on their device.
+    """An engine that copies the model's weights, and keeps the copies on their device.
 
-    It has room for one batch's prompts. So only one batch runs at a time, here or in graphs.
+    It has room for one batch's prompts. So only one batch runs at a time, with or without graphs.
     """
 
     memo = None
@@ -60,7 +60,7 @@ class CausalGeneration:
         return len(self._reads)
 
     def recorded(self, _: object, bucket: int, memory: GraphMemory) -> int:
-        """Record how prompts are read, once. The inputs of a search are its number of requests."""
+        """Record the graphs that read prompts, once. A search's input is its number of requests."""
         if not self._reads:
             for tokens in reversed(self._buckets):
                 read = partial(self._read, tokens)
@@ -68,7 +68,7 @@ class CausalGeneration:
         return bucket
 
     def place(self, bucket: int, prompts: Features) -> None:
-        """Read a batch's prompts, as the graphs that search them begin."""
+        """Read a batch's prompts, before a graph searches with them."""
         tokens = self._placed(prompts, bucket)
         self._reads[tokens].replay()
 
@@ -87,7 +87,7 @@ class CausalGeneration:
         return map_tensors(self._search(batch, slot, task.profile, ops), torch.Tensor.cpu)
 
     def _placed(self, prompts: Features, batch: int) -> int:
-        """Copy prompts to their room; return the bucket of their number of tokens."""
+        """Copy prompts to the room. Return the smallest number of tokens that holds them."""
         if not isinstance(prompts, PlacedPrompts):
             raise ValueError("features must be prompts, which a causal model's stage reads")
         if len(prompts) != batch:

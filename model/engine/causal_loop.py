@@ -1,4 +1,4 @@
-"""The fast causal decoder: prompts are read packed, and beams share what was read.
+"""The fast causal decoder: it reads packed prompts, and beams share their keys and values.
 
 * The prompts of a batch follow each other without padding. Every layer writes their keys and values
   once; attention finds a request's part by offsets, which a graph reads from memory.
@@ -21,9 +21,9 @@ from grace.model.engine.residual import Residual, input_type
 
 @dataclass(frozen=True, slots=True)
 class PromptRoom:
-    """The prompts of one batch in memory that every batch uses again, and what was read of them."""
+    """The prompts of one batch, with keys and values, in memory that every batch reuses."""
 
-    tokens: Tensor  # int32 [T]: token ids; after the last prompt, of any earlier one
+    tokens: Tensor  # int32 [T]: token ids; after the last prompt, those of an earlier batch
     offsets: Tensor  # int32 [B + 1]; requests that a batch does not have are empty
     pairs: tuple[Tensor, ...]  # [T, 2, kv_heads, d_head] per layer: keys and values
     last: Tensor  # [B, d]: the residual stream after each prompt's last token
@@ -31,7 +31,7 @@ class PromptRoom:
 
     @staticmethod
     def of(weights: CausalWeights, requests: int, longest: int) -> "PromptRoom":
-        """Return room for as many prompts of the longest kind."""
+        """Return room for that many prompts, each of the longest length."""
         spec, capacity = weights.spec, requests * longest
         shape = (capacity, 2, spec.kv_heads, spec.d_head)
         ids = torch.zeros(capacity + requests + 1, dtype=torch.int32, device=weights.device)

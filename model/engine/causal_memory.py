@@ -1,4 +1,4 @@
-"""The memory that a causal model needs, before any of it is taken."""
+"""The memory that a causal model needs, computed before a load takes any."""
 
 from grace.configs.generation import GenerationConfig
 from grace.model.definition.causal_spec import CausalModelSpec
@@ -8,7 +8,7 @@ from grace.model.engine.decode_weights import PRECISIONS, Precision
 _FLOAT32 = 4  # bytes
 _OF_A_CANDIDATE = 8  # its token and its node
 _OF_A_GRAPH = 4 << 20
-_ALLOCATED = 1.05  # what the allocator takes for a byte
+_ALLOCATED = 1.05  # bytes that the allocator takes for one
 
 
 def memory_of_weights(spec: CausalModelSpec) -> int:
@@ -20,7 +20,7 @@ def memory_of_weights(spec: CausalModelSpec) -> int:
 
 
 def memory_on_cpu(spec: CausalModelSpec, config: GenerationConfig) -> int:
-    """Return the bytes of the weights, and of the scores that a prompt or a step has at a time."""
+    """Return the bytes of the weights, and of the scores of a prompt or a step, the larger one."""
     longest, tokens = spec.prompt.max_tokens, spec.causal.num_tokens
     prompt = spec.causal.heads * longest * longest
     step = _rows_of_a_step(config) * tokens
@@ -32,7 +32,7 @@ def memory_on_gpu(
 ) -> int:
     """Return the bytes at the peak of a load, which is when the graphs are recorded.
 
-    The weights are there as they are `stored`, and as the engine's copies.
+    Memory then holds the weights as they are `stored`, and the engine's copies of them.
     """
     causal, size = spec.causal, PRECISIONS[precision].itemsize
     rounded = 1 if precision == "fp8" else size

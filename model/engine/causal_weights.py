@@ -1,7 +1,7 @@
 """The weights of a causal decoder in the layout of the fast loop.
 
-As in `decode_weights`, the weight after an RMS norm absorbs its gain in float32, before any cast.
-As in `rounded_weights`, precision fp8 divides what a rounded weight multiplies by its bound.
+The weight after an RMS norm absorbs its gain in float32, before any cast, as in `decode_weights`.
+Precision fp8 divides the input of a rounded weight by its bound, as in `rounded_weights`.
 """
 
 import math
@@ -34,7 +34,7 @@ class FastCausalLayer:
     gains: Tensor | None
 
     def without_queries(self, queries: int) -> "FastCausalLayer":
-        """Return a layer whose `qkv` lacks the first rows, so many as queries have columns."""
+        """Return a layer whose `qkv` lacks its first rows, the `queries` columns of queries."""
         qkv, bias = self.qkv, None if self.bias is None else self.bias[queries:]
         if isinstance(qkv, RoundedWeight):
             rest: Weight = RoundedWeight(qkv.rounded[queries:], qkv.scales[queries:])
@@ -62,7 +62,7 @@ class CausalWeights:
     def of(
         decoder: CausalDecoder, precision: Precision, kept: Collection[Fp8Product] = ()
     ) -> "CausalWeights":
-        """Fold the weights, one after the other: a second copy in float32 would be gigabytes.
+        """Fold the weights, one after the other: a second copy in float32 takes gigabytes.
 
         fp8 leaves `kept` in bfloat16.
         """
@@ -156,7 +156,7 @@ def _with_bounded_values(
 def _with_bounded_hidden(
     spec: CausalSpec, ffn_in: Tensor, ffn_out: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Divide hidden units by the bounds of gate and value; make rows of both neighbours."""
+    """Divide hidden units by the bounds of gate and value, and interleave the rows of both."""
     gate, value = ffn_in.chunk(2)
     norms = [torch.linalg.vector_norm(part, dim=1) for part in (gate, value)]
     by = nonzero(norms[0] * norms[1] * spec.d_model) / LARGEST

@@ -258,7 +258,7 @@ def _unpacked(packing: Packing, tokens: Tensor) -> SequenceEvents:
     places = torch.arange(tokens.shape[1]) - len(packing.prefix)
     history = tokens[(places >= 0) & (places < counts[:, None])]
     sids = history.view(-1, length) - torch.tensor([codes[0] for codes in packing.codes])
-    no_ages = torch.zeros(len(sids), dtype=torch.int64)  # its features have no use for them
+    no_ages = torch.zeros(len(sids), dtype=torch.int64)  # its features do not read them
     return SequenceEvents(_offsets(counts // length), sids, no_ages, ())
 
 

@@ -57,7 +57,7 @@ class PlacedLookups:
 
 @dataclass(frozen=True, slots=True)
 class PlacedPrompts(Prompts):
-    """A batch's prompts on a GPU, with their number of tokens, for which no one need ask it."""
+    """A batch's prompts on a GPU, and their number of tokens, known without waiting for it."""
 
     total: int
 

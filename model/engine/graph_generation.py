@@ -1,4 +1,4 @@
-"""What every generation is, and generation as CUDA graphs."""
+"""The interface of every generation, and generation with CUDA graphs."""
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager

@@ -30,7 +30,7 @@ class LayerSpec(Protocol):
 
 
 class StreamWeights(Protocol):
-    """What a stream needs of the weights of any family."""
+    """The weights of any family, as far as a stream needs them."""
 
     @property
     def spec(self) -> LayerSpec: ...
@@ -103,7 +103,7 @@ class Residual:
         return float_product(self.rows, head), self.row_factors
 
     def log_sums(self, head: Weight, tokens: int) -> Tensor:
-        """Return logs of the sums of exp of all logits of the head's tokens.   float32 [rows]"""
+        """Return each row's log of the sum of exp of its logits, over `tokens`.   float32 [rows]"""
         if isinstance(head, RoundedWeight):
             return self._rounded_ops.log_sums(self._rounded(), head, tokens)
         return self._ops.log_sums(self.rows, head, self.row_factors)

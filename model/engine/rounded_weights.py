@@ -130,5 +130,5 @@ def _plain(weight: Weight) -> Tensor:
 
 
 def nonzero(sizes: Tensor) -> Tensor:
-    """Return sizes to divide by."""
+    """Return the sizes as divisors, none of which is zero."""
     return torch.where(sizes > 0, sizes, torch.ones_like(sizes))

@@ -129,7 +129,7 @@ def read_recipe(path: Path | None) -> RecipeFile:
         if not isinstance(section, Mapping):
             raise ConfigError(f"{path}: {name}: expected keys with values; add some or remove it")
         if CausalModelSpec.describes(section):
-            fault = "train it elsewhere, and use `grace import-causal`"
+            fault = "train it elsewhere, then run `grace import-causal`"
             raise ConfigError(f"{path}: {name}: is a causal model; {fault}")
     return RecipeFile(path, {name: values.get(name, {}) for name in _SECTIONS})  # type: ignore[misc]
 

@@ -107,7 +107,7 @@ def test_prompts_of_random_models_are_read_or_refused_alike_on_any_number_of_thr
 
 
 def test_a_model_whose_prompts_cannot_be_made_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^inputs\.prompt: requests bring prompts by this name"):
+    with pytest.raises(ConfigError, match=r"^inputs\.prompt: requests send prompts by this name"):
         causal_spec(inputs={"prompt": SequenceInput(9)}, prompt=replace(PROMPT, history="prompt"))
     with pytest.raises(ConfigError, match=r"^prompt\.max_tokens: 8, but no event of the history"):
         causal_spec(prompt=replace(PROMPT, max_tokens=8))

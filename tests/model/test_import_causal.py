@@ -159,7 +159,7 @@ FAULTS: list[tuple[str, Change | dict[str, Any], str]] = [
     (CONFIG, config(hidden_size=37, head_dim=None), "hidden_size: 37, not a multiple of 6"),
     (CONFIG, config(num_hidden_layers=10**9), "layers: must be at most 1000"),
     (CONFIG, config(rms_norm_eps=10**999), "rms_norm_eps: expected a finite number"),
-    (CONFIG, config(bos_token_id=None), "no bos_token_id, with which prompts could begin; desc"),
+    (CONFIG, config(bos_token_id=None), "no bos_token_id to begin a prompt with; describe"),
     ("", config(num_hidden_layers=3), "missing tensor 'model.layers.2.input_layernorm.weight'"),
     (WEIGHTS, config(num_hidden_layers=1), "unexpected tensor 'model.layers.1.input_layernorm"),
     (WEIGHTS, config(vocab_size=64), "'model.embed_tokens.weight' must be [64, 36] by config"),
