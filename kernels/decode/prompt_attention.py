@@ -18,7 +18,7 @@ from grace.kernels.row_stable import matmul
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """The product of rows with the weights of queries, keys and values, and what turns it."""
+    """The product of rows with the weights of queries, keys and values, and what changes it."""
 
     product: Tensor  # [rows, (heads + 2 * kv_heads) * d]: queries, keys, values
     heads: int
@@ -50,8 +50,8 @@ class Heads:
 def place_heads_reference(given: Heads, pairs: Tensor) -> Tensor:
     """Return the queries, and write keys and values to `pairs`. It computes in float32.
 
-    A query or key is normalised, if there are gains, and turned by its position: number i of its
-    first half and number i of its second half are a point, which turns by turns[position, :, i].
+    Gains, if there are any, normalise queries and keys. Then each turns by its position: number i
+    of its first half and number i of its second half are a point, with turns[position, :, i].
 
     pairs    [rows, 2, kv_heads, d]   keys and values
     -> [rows, heads * d]

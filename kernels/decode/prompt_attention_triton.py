@@ -3,7 +3,7 @@
 * A program takes a block of queries of one key head through the prompt: the beams of a request
   share each read of its keys and values, and so do the query heads of a key head.
 * The same program then reads the beams' own tokens by block ids. So no result is merged in memory.
-* How long a prompt is stands in memory, so one launch fits any lengths.
+* A program reads the length of its prompt from memory, so one launch fits any lengths.
 
 The placing of heads is one pass over the product, bound by memory.
 """
@@ -32,7 +32,7 @@ class Tiles(NamedTuple):
 
 
 def causal_attention_triton(given: PromptTokens, tiles: Tiles | None = None) -> Tensor:
-    """Compute what `causal_attention_reference` does; it leaves tokens of no prompt undefined."""
+    """Compute `causal_attention_reference`. Results for tokens of no prompt are undefined."""
     return _attended(given, None, given.longest, tiles)
 
 
@@ -44,7 +44,7 @@ def prompt_attention_triton(given: PromptQueries, tiles: Tiles | None = None) ->
 def _attended(
     given: PromptTokens, own: PromptQueries | None, beams: int, tiles: Tiles | None
 ) -> Tensor:
-    """`beams` is the number of rows of a request, or without `own` the most of one."""
+    """`beams` is the number of rows per request or, without `own`, the most that one has."""
     group = given.check()
     queries, pairs = given.queries, given.pairs
     require_contiguous(queries=queries, pairs=pairs)

@@ -22,7 +22,7 @@ class Choice:
     ordered: bool
     # float32 [B * M], multiplies the row's logits: an RMS factor not yet applied
     row_scale: Tensor | None = None
-    # float32 [B * M]: logs of the sums of exp of all tokens' scaled logits; None: the columns' own
+    # float32 [B * M]: a row's log of the sum of exp(scaled logits); None: that of the columns
     log_sums: Tensor | None = None
 
     def check(self) -> tuple[int, int]:

@@ -8,8 +8,8 @@ times as large as before, so `round_grown` follows it.
 
 Rounded columns are in the order in which a GPU's threads hold them: within 128 columns, column
 8 j + 2 q + e is at 32 q + 2 j + e. A weight that is multiplied by them has its columns in the same
-order (`RoundedWeight.of`), so the order changes no sum. Gated hidden columns are half of their
-product's: within 64 columns, column 4 i + q is at 16 q + i.
+order (`RoundedWeight.of`), so the order changes no sum. A gated hidden row has half the columns of
+its product: within 64 columns, column 4 i + q is at 16 q + i.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ GATED = 64
 """The same for gated hidden rows."""
 
 Order: TypeAlias = Literal["plain", "ordered", "gated"]
-"""The order of columns: as they are, of a thread's rounded numbers, or of its gated ones."""
+"""The order of columns: unchanged, that of rounded rows, or that of gated hidden rows."""
 
 HEADROOM = 2.0  # the scale of a row, divided by its RMS factor before the last addition
 
@@ -187,7 +187,7 @@ def round_grown_reference(rows: RoundedRows, before: Tensor) -> None:
 
 
 def hidden_reference(rows: RoundedRows, weight: RoundedWeight, ffn: str) -> Tensor:
-    """Return the rounded hidden rows of a feed-forward network, of normalised rows.
+    """Return the rounded hidden rows of a feed-forward network for normalised rows.
 
     relu        the ReLU of x W^T       -> e4m3 [rows, outs], ordered
     gated_silu  silu(gate) * value, whose products are neighbours in x W^T

@@ -1,4 +1,4 @@
-"""The normaliser of a large vocabulary: the log of a sum, whose logits are not kept."""
+"""The normaliser of a large vocabulary: the log of a sum over logits that nothing keeps."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""The normaliser of a large vocabulary on a GPU: a product for each part, which stays in cache."""
+"""The normaliser of a large vocabulary on a GPU: a product per part, whose logits stay in cache."""
 
 import torch
 import triton
