@@ -1,4 +1,4 @@
-"""The memory that a snapshot needs, and the memory that this process can still get.
+"""The memory that a snapshot or a model needs, and the memory that this process can still get.
 
 A load compares the two before it allocates anything. Later the kernel would not refuse the memory,
 but kill the server.
@@ -138,7 +138,7 @@ def require_memory_of_changes(snapshot: Snapshot, row_bytes: int, device: torch.
 def require_memory_of_model(
     config: ServingConfig, precision: Precision, device: torch.device
 ) -> None:
-    """Raise CheckpointError if a causal model does not fit, or another one's stored weights."""
+    """Raise CheckpointError if a model does not fit. For the T5 family, only weights count."""
     folder, on_device = config.checkpoint, device.type == "cuda"
     require_files(folder)
     needed = stored = (folder / WEIGHTS).stat().st_size
