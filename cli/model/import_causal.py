@@ -14,7 +14,7 @@ def import_causal(
 ) -> None:
     """Turn a Hugging Face folder of a causal model into a checkpoint with the same scores.
 
-    Reads Qwen3, Qwen2 and 2.5, LLaMA and Mistral. Weights keep their type.
+    Reads Qwen3, Qwen2, Qwen2.5, LLaMA and Mistral. Weights keep their type.
 
     Example: `grace import-causal qwen --out model --sid-space shop-1 --sid-tokens A{}`
     """
