@@ -1,4 +1,4 @@
-"""The tables of the documents that the code states: settings, metrics, and files of a snapshot.
+"""Write the tables of documents that code declares: settings, metrics, files of a snapshot.
 
 python -m grace.bench.reference_tables docs
 """

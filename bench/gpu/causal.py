@@ -4,7 +4,7 @@
                  `longest` prompts, and prompts of `uniform` lengths, which are padded to buckets
 1.7B:level       the same, with probabilities among the tokens of a level
 products:...     the products and operations of a layer alone (causal_parts.py)
-overlap          the share of float32's SIDs that bf16 and fp8 find, and fp8 with products in bf16
+overlap          the share of float32's SIDs that bf16 finds, and fp8, also with a product in bf16
 t5               the paper's decoder in fp8, D0 and D4 of `ladder`, between the whole batches
 
 Before anything is timed, a small model finds the SIDs of the plain definition, and every batch has
@@ -70,7 +70,7 @@ def measure(work: Workload) -> Iterator[Row]:
 
 
 def _old_line(work: Workload) -> Iterator[Row]:
-    """Measure the decoder of the T5 family in fp8, which says whether it became slower."""
+    """Measure the decoder of the T5 family in fp8, to show whether it became slower."""
     asked = replace(work.options, table="ladder", only=("D0", "D4"), precisions=("fp8",))
     for row in ladder.measure(replace(work, options=asked)):
         yield {"measure": "t5", **row}

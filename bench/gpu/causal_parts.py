@@ -2,8 +2,8 @@
 
 The loop runs once, operation by operation, and its calls are kept. A run repeats those of one
 operation and size for all layers, so weights, keys and values come from memory. Before the smallest
-batch is timed, each operation's first call agrees with its definition; a product of plain weights
-with itself in float32.
+batch is timed, each operation's first call agrees with its definition. The definition of a product
+of plain weights is the product in float32.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -66,7 +66,7 @@ class _Call:
             require_close(self.operation, one, other, rounded)
 
     def size(self, layer: Mapping[tuple[int, ...], str]) -> tuple[str, int, float]:
-        """Return its name in a layer, empty for others, its rows and its operations."""
+        """Return its name in a layer (empty: not of a layer), its rows and its operations."""
         name, first = self.operation, self.args[0]
         if name in _FACTORS:
             rows, weight = _FACTORS[name](*self.args)

@@ -6,7 +6,7 @@
 
 starts it, and loads it as `grace.bench.load` does, with all options but --address and --data. The
 model is as small as possible, so that a load measures the service rather than the model. --model
-gives another one, and its beams.
+names a file with another model and its beams.
 """
 
 import argparse

@@ -7,8 +7,8 @@ from grace.bench.markdown import POWER, markdown_table, ms, p99, table_of
 from grace.bench.result_file import Row, rows_of
 
 _SOURCES = (
-    "*Published* are NVIDIA's sid-gr-inference and SGLang on an H100, in ms, and FlashRec on an "
-    "RTX 5090, in requests/s. The numbers are from their own tables, and were not measured here.\n"
+    "*Published* numbers come from the tables of other systems: NVIDIA's sid-gr-inference and "
+    "SGLang on an H100, in ms, and FlashRec on an RTX 5090, in requests/s.\n"
 )
 
 

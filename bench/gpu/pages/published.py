@@ -53,8 +53,8 @@ CAUSAL_MS = {
     4: {"NVIDIA": 47.7, "SGLang": 102.0},
     8: {"NVIDIA": 93.2, "SGLang": 199.0},
 }
-"""By batch, on an H100: Qwen3-1.7B, prompts of 1,000 tokens, beam 256, 3 positions. The
-numbers of sid-gr-inference, which NVIDIA publishes, and of SGLang are from their own tables."""
+"""By batch, on an H100: Qwen3-1.7B, prompts of 1,000 tokens, 256 beams, 3 positions. The numbers
+come from the tables of sid-gr-inference, which NVIDIA publishes, and of SGLang."""
 
 CAUSAL_PER_SECOND = 60.0
 """FlashRec on an RTX 5090: Qwen3-0.6B, prompts of 304 tokens, 512 SIDs of 3 positions."""

@@ -48,7 +48,7 @@ class Shape:
         return random_index(self.spec.vocab_sizes, self.sids, device)
 
     def task(self, batch: int, index: DecodeIndex) -> SearchTask:
-        """Return a search for users who ask for nothing."""
+        """Return a search for users without attributes."""
         bitmask = torch.zeros((batch, 1), dtype=torch.int64, device=index.csr_tokens.device)
         return SearchTask(UserTensors.asking(bitmask), index, self.profile)
 
@@ -69,7 +69,7 @@ def random_causal(spec: CausalModelSpec, device: torch.device) -> CausalModel:
 
 
 def random_index(vocab_sizes: tuple[int, ...], sids: int, device: torch.device) -> DecodeIndex:
-    """Return a catalogue of about that many SIDs, all for everybody."""
+    """Return a catalogue of about `sids` SIDs, each eligible for every user."""
     rng = np.random.default_rng(SEED)
     keys = np.zeros(sids, dtype=np.int64)
     for size in vocab_sizes:
