@@ -112,7 +112,7 @@ def _node_matchers(
         offsets = np.arange(trie.num_leaves + 1, dtype=np.int64)
     levels = _partitions(k_way, trie.sid_length, bits)
     sizes = [n * each.width for n, each in zip(trie.level_counts[1:], levels, strict=True)]
-    # Int32 of known number are written in place: a second copy of them would take gigabytes.
+    # The number of ids is known, so they are written in place: a second copy would take gigabytes.
     index = np.empty(sum(sizes), np.int32)
     found: list[LevelRows] = []
     for level in range(trie.sid_length, 0, -1):

@@ -56,7 +56,7 @@ class AdUpdate:
     stop: Mapping[str, Ids] = field(default_factory=dict)  # by level
     resume: Mapping[str, Ids] = field(default_factory=dict)
     weighted: Ids = field(default_factory=lambda: _NONE)  # the ads that get a weight
-    weights: Float32 = field(default_factory=lambda: np.empty(0, np.float32))  # float32 [weighted]
+    weights: Float32 = field(default_factory=lambda: np.empty(0, np.float32))  # [weighted]
     unweight: Ids = field(default_factory=lambda: _NONE)
     put: tuple[bytes, ...] = ()  # rows of the ads table in JSON, one for each ad that is put
     put_ids: tuple[int, ...] = ()  # their ids, once the rows have been read
