@@ -38,7 +38,7 @@ Change = Callable[[Path], object]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for each family."""
+    """Return a folder with a model of each family."""
     folder = tmp_path_factory.mktemp("hf")
     for family in OF_FAMILY:
         write_causal(CausalShape(family, ADDED), folder / family)

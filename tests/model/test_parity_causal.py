@@ -1,4 +1,4 @@
-"""A causal model gives what `transformers` gives: sequences and scores, prompt by prompt."""
+"""A causal model gives the sequences and scores of `transformers`, prompt by prompt."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -45,7 +45,7 @@ Search = Callable[[HfModel, Sequence[Tokens], Sequence[int], int], Found]
 def generate(
     theirs: HfModel, catalogue: Sequence[Tokens], prompt: Sequence[int], beams: int
 ) -> Found:
-    """Run `generate`, kept to the catalogue; another prefix may only continue with token 0."""
+    """Run `generate` within the catalogue. Any other prefix may only continue with token 0."""
 
     def following(_: int, written: Tensor) -> list[int]:
         prefix = tuple(written[len(prompt) :].tolist())

@@ -52,7 +52,7 @@ FAULT = "features.tokens.prompt.ids: 300 is not within 0 to 299"
 
 
 def requests_of(files: ServingFiles) -> list[dict[str, object]]:
-    """Return requests with a history, without one, and with tokens as a prompt."""
+    """Return requests: half with a history, which may be empty, half with a prompt."""
     found, rng = [], np.random.default_rng(7)
     for number, request in enumerate(files.requests[:31]):
         clicks = rng.integers(64, size=4 * int(rng.integers(9))).tolist()

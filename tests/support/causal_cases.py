@@ -1,4 +1,4 @@
-"""Small causal models, whose prompts are made in every way."""
+"""Small causal models, with prompts of every layout."""
 
 from random import Random
 from typing import Any
@@ -34,7 +34,7 @@ def causal_spec(**others: Any) -> CausalModelSpec:
 
 
 def random_causal_spec(random: Random) -> CausalModelSpec:
-    """Return a model with other tokens, which some prompts have neither before nor after events."""
+    """Return a model with random tokens; some have none before, between or after events."""
     num_tokens = random.randint(max(VOCAB_SIZES), 99)
 
     def some(least: int = 0) -> tuple[int, ...]:

@@ -68,7 +68,7 @@ REPOSITORIES = {
         CausalLayout("open-1", _OPEN),
         {"<s_a_12>": 12, "<s_b_3>": 3, "<s_c_4>": 4},
     ),
-    # Only tokens of items are added, in the order of their texts: codes of position 0 are missing.
+    # Only codes of items have tokens, in the order of their texts: position 0 lacks some codes.
     "MiniOneRec": (
         CausalShape("qwen2", sorted(_MINI), config=TIED),
         CausalLayout("mini-1", _LC[:3], vocab_sizes=(13, 12, 2)),
@@ -86,7 +86,7 @@ REPOSITORIES = {
         {"C3": 3, "C7": 0, "C20": 6},
     ),
 }
-"""A folder's shape, the layout to import it with, and a SID: the codes of its tokens' texts."""
+"""A folder's shape, the layout to import it with, and a SID: the code of each token's text."""
 
 
 def write_causal(

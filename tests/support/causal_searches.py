@@ -35,7 +35,7 @@ _LLAMA = replace(_QWEN3, qk_norm=False, rope_theta=500.0)
 def spec_of(
     causal: CausalSpec, vocab_sizes: tuple[int, ...], longest: int = 23, normalizer: str = "all"
 ) -> CausalModelSpec:
-    """Every other position has its tokens in no order, from the end of the vocabulary."""
+    """Tokens of every other position are in random order, at the end of the vocabulary."""
     orders = [np.random.default_rng(size).permutation(size) for size in vocab_sizes]
     tokens = [
         SidTokens(first=3 + 5 * place) if place % 2 else
@@ -65,7 +65,7 @@ WIDE = spec_of(
     (37, 41, 29),
     longest=64,
 )
-"""Of a width that precision fp8 can round."""
+"""A model whose widths precision fp8 can round."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class CausalCase:
         return SearchTask(self.users, self.index, self.profile)
 
     def of(self, rows: list[int], bucket: int) -> "CausalCase":
-        """Return a batch of these requests, and up to `bucket` of users without anything."""
+        """Return a batch of these requests, filled up to `bucket` with empty users."""
         values, offsets = self.prompts.values, self.prompts.offsets.tolist()
         parts = [values[offsets[row] : offsets[row + 1]] for row in rows]
         parts += [values[:1]] * (bucket - len(rows))
@@ -100,8 +100,8 @@ class CausalCase:
 def causal_case(
     spec: CausalModelSpec, seed: int, lengths: tuple[int, ...], beams: int = 9, ads: int = 150
 ) -> CausalCase:
-    """On the CPU. A length is that of a request's prompt; most steps have more candidates than
-    beams."""
+    """Return a search on the CPU, with prompts of these `lengths`. Most steps have more candidates
+    than beams."""
     rng = np.random.default_rng(seed)
     schema = random_schema(rng, (5, 64), 1)
     snapshot = plain_snapshot(

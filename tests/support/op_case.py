@@ -1,4 +1,4 @@
-"""One set of inputs of an operation, and what makes random ones."""
+"""One set of inputs of an operation, and functions that make random ones."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ Arguments: TypeAlias = Callable[[Rng, torch.dtype], tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class OpCase:
-    """`arguments` makes a call's positional arguments, the rows and weights of a type."""
+    """`arguments` makes a call's positional arguments, with rows and weights of this type."""
 
     name: str
     arguments: Arguments
-    low: bool = False  # an interpreter of Triton, for which float32 is enough, takes 16 bits
+    low: bool = False  # Triton's interpreter also tests 16-bit types, not only float32
 
 
 def normal(rng: Rng, *shape: int) -> Tensor:
