@@ -4,7 +4,7 @@
     _build_trie(tokens, len(tokens), node_offsets)     # raises NativeError on a failure
 
 Arguments are numbers, `pointer`, `text` (bytes), `texts`, and arrays, which must be C-contiguous
-and have this dtype and rank. An array that is written in place is `out`.
+and have the stated dtype and rank. `out` marks an array that the function writes.
 
 The environment variables GRACE_NATIVE_LIBRARY and GRACE_CUDA_LIBRARY name another build of the same
 sources, as in `make sanitize`. Only this module reads them. Calls release the interpreter lock,
@@ -78,9 +78,9 @@ def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
 def declare(
     signature: str, *more: Any, library: Callable[[], ctypes.CDLL] = load_library
 ) -> Callable[..., None]:
-    """Return a native function that raises its error. Its library opens at the first call.
+    """Return a native function that raises its errors. Its library opens at the first call.
 
-    The types of further arguments may follow the signature.
+    `more` has the types of arguments that follow those of the signature.
     """
     name, _, arguments = signature.removesuffix(")").partition("(")
     argtypes = (*map(_argument, filter(None, arguments.split(", "))), *more)

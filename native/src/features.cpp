@@ -81,7 +81,7 @@ struct Sequence {
   std::vector<Side> side;
 };
 
-// A prompt, which a request brings as tokens. If it does not, its history is packed into one.
+// A prompt, which a request sends as tokens. Without one, its history is packed into a prompt.
 struct Prompt {
   size_t name;
   int64_t num_tokens;
@@ -89,7 +89,7 @@ struct Prompt {
 };
 
 // Where a row's events are. A packed sequence has neither ages nor positions: its tokens follow
-// each other, those of an event between `before` and `after`, and all of them between prefix and
+// each other, those of each event between `before` and `after`, and all events between prefix and
 // suffix.
 struct EventLayout {
   std::vector<int64_t> vocab_sizes;
@@ -125,7 +125,7 @@ class Inputs {
     const std::vector<int64_t>& sizes = layout_.vocab_sizes;
     const auto codes = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
     require(!layout_.packed() || static_cast<int64_t>(layout_.codes.size()) == codes,
-            "features: not a token for each code");
+            "features: the layout does not have one token for each code");
   }
 
   // Adds an input to those of one map of features, as grace_features_add describes it.
@@ -216,7 +216,7 @@ class Inputs {
  private:
   using Given = std::vector<const Entry*>;  // the entry of each declared input, or an empty one
 
-  // One sequence as sent, oldest first: `count` events. The model does not read the first ones.
+  // One sequence as sent, oldest first: `count` events. The model skips the first `skipped`.
   struct Events {
     const Entry* entry = nullptr;
     int64_t count = 0;
@@ -390,7 +390,7 @@ class Inputs {
     }
   }
 
-  // Reads the prompt that a request brings, or packs its history. `ids` is empty before.
+  // Reads the prompt that a request sends, or else packs its history. `ids` is empty before.
   void read_prompt(const Entry& given, const Events& events, std::vector<int32_t>& ids) const {
     constexpr Field kField = Field::kTokenIds;
     const int64_t count = given.number(kField), most = prompt_->max_tokens;
@@ -406,7 +406,7 @@ class Inputs {
     });
   }
 
-  // Makes the tokens of a packed sequence.
+  // Writes the tokens of a packed sequence.
   void pack(const Events& events, std::vector<int32_t>& tokens) const {
     const auto add = [&](const std::vector<int32_t>& more) {
       tokens.insert(tokens.end(), more.begin(), more.end());
@@ -445,8 +445,8 @@ std::vector<T> copied(const T* values, int64_t count) {
 }  // namespace
 
 // The arguments are an EventLayout, and the threads that read a batch, the caller's among them.
-// `tokens` has prefix, before, after, suffix and codes, and `counts` [5] how many of each. Add the
-// inputs of each map in declared order.
+// `tokens` has prefix, before, after, suffix and codes, and `counts` [5] the length of each. Add
+// the inputs of each map in declared order.
 GRACE_API int32_t grace_features_open(int64_t sid_length, const int64_t* vocab_sizes,
                                       int64_t places, int64_t ids, int32_t zeros,
                                       const int64_t* counts, const int32_t* tokens, int32_t threads,
@@ -472,7 +472,7 @@ GRACE_API int32_t grace_features_open(int64_t sid_length, const int64_t* vocab_s
 //              bags         rows, first row, default ids
 //              sequences    most events, first place, first row of ages, first row of positions,
 //                           first row of the tokens at each position of a SID; none if packed
-//              tokens       the tokens of the vocabulary, the most of a prompt; before its history
+//              tokens       size of the vocabulary, most tokens of a prompt; before its history
 //              side         cardinality, first row; it belongs to the sequence added last
 GRACE_API int32_t grace_features_add(uint64_t handle, int64_t map, const char* name, int64_t count,
                                      const int64_t* numbers, int64_t size, const float* defaults) {

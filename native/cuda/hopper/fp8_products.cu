@@ -43,8 +43,8 @@ struct Product {
   float* squares;               // [outs / 128, rows]
   float2* log_sums;             // [outs / 128, rows]
   int64_t rows, outs, inner, beams, result, early;
-  int64_t counted;  // with kLogSums, the columns from here on do not count
-  int64_t band;     // tiles of rows that blocks compute together
+  int64_t counted;  // with kLogSums, the number of columns that count
+  int64_t band;     // tiles of rows in a band of `Tiles`
   float times;
 };
 
@@ -75,8 +75,8 @@ constexpr int kHalf = 64;  // rows of an instruction
 constexpr int kBoxBytes = kTile * kBoxColumns * 2;
 constexpr int kTerms = 32;  // of one instruction
 
-// The tiles in the order in which blocks take them: in bands of rows, of which neighbours share the
-// columns. So what the blocks read at one time is in cache.
+// The tiles in the order in which blocks take them. A band is some tiles of rows; within it, blocks
+// take all tiles of a column one after the other. So what they read at one time is in cache.
 struct Tiles {
   uint32_t columns, rows, band, count;
   __device__ explicit Tiles(const Product& p)
