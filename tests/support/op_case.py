@@ -20,7 +20,7 @@ class OpCase:
 
     name: str
     arguments: Arguments
-    low: bool = False  # Triton's interpreter also tests 16-bit types, not only float32
+    low: bool = False  # Triton's interpreter tests it in 16 bits instead of float32
 
 
 def normal(rng: Rng, *shape: int) -> Tensor:
