@@ -32,11 +32,10 @@ class _SingleInputs(ctypes.Structure):
     )
 
 
-_join_inputs = declare_cuda("grace_cuda_join_inputs", c_void_p, c_int64, c_void_p)
+_join_inputs = declare_cuda("grace_cuda_join_inputs(pointer, int64, pointer)")
 _sum_events = declare_cuda(
-    "grace_cuda_sum_events",
-    *(c_void_p, c_void_p, c_int64, c_void_p, *[c_int64] * 5),
-    *[c_void_p] * 3,
+    "grace_cuda_sum_events(pointer, pointer, int64, pointer, int64, int64, int64, int64, int64, "
+    "pointer, pointer, pointer)"
 )
 
 

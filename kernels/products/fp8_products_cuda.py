@@ -61,9 +61,9 @@ class _Product(ctypes.Structure):
     )
 
 
-prepare_fp8_products = declare_cuda("grace_cuda_prepare_fp8_products")
+prepare_fp8_products = declare_cuda("grace_cuda_prepare_fp8_products()")
 """Prepare the current GPU, once, before its first product and outside of any capture."""
-_run = declare_cuda("grace_cuda_fp8_product", c_void_p, c_int64, c_int64, c_void_p)
+_run = declare_cuda("grace_cuda_fp8_product(pointer, int64, int64, pointer)")
 
 
 def product_cuda(rounded: Tensor, weight: RoundedWeight, out: Tensor) -> None:
