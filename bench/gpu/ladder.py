@@ -20,6 +20,7 @@ import torch
 
 from grace.bench.gpu.gtm import index_in_mode
 from grace.bench.gpu.instruments.measure import free_memory, sustained, timed_on_host
+from grace.bench.gpu.subjects import search as searches
 from grace.bench.gpu.subjects.attention_kernels import best_tile, distinct_table, self_inputs
 from grace.bench.gpu.subjects.full_path import (
     FullPath,
@@ -27,18 +28,6 @@ from grace.bench.gpu.subjects.full_path import (
     Surroundings,
     check_full_path,
     path_requests,
-)
-from grace.bench.gpu.subjects.search import (
-    DecoderBatch,
-    DecoderGraph,
-    Search,
-    SearchResult,
-    TracedResult,
-    eligible_users,
-    engine_search,
-    plain_result,
-    result_of_sids,
-    unconstrained_result,
 )
 from grace.bench.gpu.subjects.workload import BATCHES, Engine, Workload, random_weights
 from grace.bench.result_file import Row
@@ -73,25 +62,25 @@ class _Setting:
     around: Surroundings
     precision: Precision
     requests: Sequence[Sequence[Retrieval]]
-    batches: Mapping[MatcherMode, Sequence[DecoderBatch]]
-    expected: dict[str, list[SearchResult]] = field(default_factory=dict)
+    batches: Mapping[MatcherMode, Sequence[searches.DecoderBatch]]
+    expected: dict[str, list[searches.SearchResult]] = field(default_factory=dict)
 
-    def search(self, name: str) -> Search:
+    def search(self, name: str) -> searches.Search:
         if name in DENSE_RUNGS:
             return _dense_search(self.work, DENSE_RUNGS[name], self.engine)
         profile = self.work.fixed if name == "L4" else self.work.dynamic
-        return engine_search(self.engine, profile, self._index(name))
+        return searches.engine_search(self.engine, profile, self._index(name))
 
-    def expected_of(self, name: str) -> list[SearchResult]:
+    def expected_of(self, name: str) -> list[searches.SearchResult]:
         """Return each batch's result in float32, by definition, equal for unconstrained rungs."""
         index, decoder = self._index(name), self.engine.plain.decoder
         kind = name if index else name[0]
         profile = self.work.fixed if kind == "L" else self.work.dynamic
         if kind not in self.expected:
             self.expected[kind] = [
-                plain_result(decoder, batch, index, profile)
+                searches.plain_result(decoder, batch, index, profile)
                 if index
-                else unconstrained_result(decoder, batch.context, profile)
+                else searches.unconstrained_result(decoder, batch.context, profile)
                 for batch in self.batches[snapshot_mode(name)]
             ]
         return self.expected[kind]
@@ -126,9 +115,11 @@ def measure(work: Workload) -> Iterator[Row]:
             require_full_contexts(context)
         batches = {
             mode: [
-                DecoderBatch(*each)
+                searches.DecoderBatch(*each)
                 for each in zip(
-                    contexts, eligible_users(users[mode], own.index, engine.ops), strict=True
+                    contexts,
+                    searches.eligible_users(users[mode], own.index, engine.ops),
+                    strict=True,
                 )
             ]
             for mode, own in loaded.items()
@@ -146,7 +137,7 @@ def _rung(setting: _Setting, name: str) -> Row:
     seconds = work.options.seconds
     expected = setting.expected_of(name)
     search, batches = setting.search(name), setting.batches[snapshot_mode(name)]
-    graph = DecoderGraph(work, search, batches, setting.engine.weights.dtype)
+    graph = searches.DecoderGraph(work, search, batches, setting.engine.weights.dtype)
     share = graph.check(name, expected, precision)
     decoder = sustained(graph, work.device, seconds, before=graph.take_next)
     del graph
@@ -181,18 +172,18 @@ def mfu(work: Workload, beams: Sequence[int], mean_ms: float) -> float:
     return flops / (mean_ms / 1e3 * PEAK_FLOPS)
 
 
-def _dense_search(work: Workload, rung: Rung, engine: Engine) -> Search:
+def _dense_search(work: Workload, rung: Rung, engine: Engine) -> searches.Search:
     weights, plain = engine.weights, engine.plain.decoder
     own = RungDecoder.of(plain, weights.device, weights.dtype)
     pieces = compiled_pieces() if work.on_gpu else PLAIN
     if work.on_gpu and rung.name in ("L2", "L3"):
         rung = replace(rung, tiles=_tiles(work, weights.dtype, rung.fused))
 
-    def run(context: UserContext) -> TracedResult:
+    def run(context: UserContext) -> searches.TracedResult:
         found = dense_search(own, context.states, work.fixed, rung, pieces)
-        return TracedResult(result_of_sids(*found, plain))
+        return searches.TracedResult(searches.result_of_sids(*found, plain))
 
-    return Search(
+    return searches.Search(
         work.fixed, run, lambda traced: traced.result, lambda users: None, constrained=False
     )
 

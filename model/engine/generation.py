@@ -15,12 +15,7 @@ from torch import Tensor
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.options import Fp8Product
-from grace.kernels import (
-    AdmissionSlot,
-    Ops,
-    admission_slot,
-    load_encoder_ops,
-)
+from grace.kernels import AdmissionSlot, Ops, admission_slot, load_encoder_ops
 from grace.model.definition.beam_search import (
     Generated,
     SearchableDecoder,

@@ -42,12 +42,7 @@ from grace.model.engine.decode_weights import Precision
 from grace.model.engine.device_copy import Blocks
 from grace.model.engine.fast_encoder import fast_encoder
 from grace.model.engine.feature_reader import read_inputs
-from grace.model.engine.feature_stage import (
-    FastStage,
-    Features,
-    PlacedLookups,
-    feature_stage_for,
-)
+from grace.model.engine.feature_stage import FastStage, Features, PlacedLookups, feature_stage_for
 from grace.model.engine.generation import at_once
 from grace.model.engine.graph_generation import SearchTask, started_copy
 from grace.model.engine.prefix_memo import PrefixMemo
