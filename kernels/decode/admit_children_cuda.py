@@ -61,12 +61,10 @@ class CudaSlot:
                 f"{index.vocab_sizes}: make another slot"
             )
         device = index.node_offsets.device
+        size, value = sizeof(Admission), byref(self._admission_of(users, index))
         if self._admission is None:
-            size = sizeof(Admission)
             self._admission = torch.empty(size, dtype=torch.uint8, device=device)
-        value = self._admission_of(users, index)
-        size, given = sizeof(value), byref(value)
-        _point_admission(current_stream(device), size, given, self._admission.data_ptr())
+        _point_admission(current_stream(device), size, value, self._admission.data_ptr())
         self._vocab_sizes = index.vocab_sizes
 
     def admit_children(self, nodes: Tensor, lanes: int | None = None) -> Candidates:

@@ -41,6 +41,16 @@ class SearchTask:
     profile: BeamProfile
     trace: SearchTrace | None = None
 
+    def begin(self, vocab_sizes: tuple[int, ...], ops: Ops) -> tuple[AdmissionSlot, Ops]:
+        """Return a slot that points at users and index, and the operations that the trace notes."""
+        require_together(vocab_sizes, self.index, self.profile)
+        slot = admission_slot(ops)
+        slot.point_at(self.users, self.index)
+        return slot, self.traced(ops)
+
+    def traced(self, ops: Ops) -> Ops:
+        return ops if self.trace is None else self.trace.of(ops)
+
 
 class Generation(Protocol):
     """Generation with one checkpoint, for any snapshot of its SID space."""
