@@ -153,10 +153,9 @@ def _our_step(engine: Engine, slot: AdmissionSlot, step: StepInputs) -> KeptBeam
 
 def _static_step(step: StepInputs, index: DecodeIndex) -> StaticStep:
     """Put a dead beam at the root, with a score that keeps it out."""
-    given, nodes = step.selection, step.nodes.flatten().clamp(min=0)
+    nodes = step.nodes.flatten().clamp(min=0)
     tokens = index.csr_tokens[(nodes - 1).clamp(min=0).long()].long()
-    logits, scores = given.logits, given.scores
-    return StaticStep(logits, given.row_scale, scores, tokens, nodes, given.k, given.ordered)
+    return StaticStep(step.selection, tokens, nodes)
 
 
 def _check_kept(what: str, expected: Beams, index: DecodeIndex, _: int, got: KeptBeams) -> None:
