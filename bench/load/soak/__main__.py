@@ -25,7 +25,6 @@ from grace.bench.result_file import Row, require_place, write_result
 from grace.bench.running_server import RunningServer
 from grace.server.errors import STATUS_OF
 
-PROGRAM = "python -m grace.bench.load.soak"
 SAMPLES = 360  # in a run, at most one a second
 MESSAGE_BYTES = 1 << 16
 SETTLE_SECONDS = 10.0
@@ -76,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.out is not None:
         facts = {"ends": soak.ends, "counted": soak.counted, "faults": soak.faults}
         samples = list(map(asdict, soak.samples))
-        write_result(options.out, PROGRAM, arguments, [*soak.rows, facts, {"samples": samples}])
+        write_result(options.out, parser.prog, arguments, [*soak.rows, facts, {"samples": samples}])
     return 0 if soak.passed else 1
 
 
