@@ -139,10 +139,8 @@ def _device_columns(background: Background, rng: np.random.Generator) -> Pair:
     chosen = draw_option(rng, [_DEVICE_ODDS], everyone)
     excludes = draw_share(rng, Share.DEVICE_EXCLUDE, targeted & ~has_rule)
     excluded = draw_option(rng, [_DEVICE_EXCLUDE_ODDS], everyone)
-    include, exclude = (
-        (_DEVICE_LISTS, has_rule, chosen),
-        (_DEVICE_EXCLUDE_LISTS, excludes, excluded),
-    )
+    include = _DEVICE_LISTS, has_rule, chosen
+    exclude = _DEVICE_EXCLUDE_LISTS, excludes, excluded
     return _columns("device", DEVICES, include, exclude)
 
 
