@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--eligibility", nargs="+", default=_MODES)
     options = parser.parse_args(arguments)
     rows = _rows(options.sids, options.eligibility)
-    record(rows, options.out, facts_of("python -m grace.bench.build_bench", arguments))
+    record(rows, options.out, facts_of(parser.prog, arguments))
 
 
 def _rows(sizes: Sequence[int], modes: Sequence[str]) -> Iterator[Row]:

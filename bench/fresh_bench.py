@@ -34,18 +34,17 @@ from grace.index.changes.change import Changes
 from grace.index.snapshot import Snapshot, bytes_of
 from grace.index.updates.puts import take_puts
 
-PROGRAM = "python -m grace.bench.fresh_bench"
 _FORGET_PEAK = "5"  # of memory: what Linux wants in `clear_refs`
 
 
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m grace.bench.fresh_bench", description=__doc__)
     parser.add_argument("--out", type=Path, help="result file; without it, only print")
     parser.add_argument("--sids", type=int, nargs="+", default=(300_000, 3_000_000))
     parser.add_argument("--ads", type=int, nargs="+", default=(1, 1_000, 10_000, 100_000))
     parser.add_argument("--repetitions", type=int, default=100)
     options = parser.parse_args(arguments)
-    record(_rows(options), options.out, facts_of(PROGRAM, arguments))
+    record(_rows(options), options.out, facts_of(parser.prog, arguments))
 
 
 def _rows(options: argparse.Namespace) -> Iterator[Row]:

@@ -51,8 +51,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--sids", type=int, default=3_000_000)
     parser.add_argument("--repetitions", type=int, default=200)
     options = parser.parse_args(arguments)
-    facts = facts_of("python -m grace.bench.match_bench", arguments)
-    record(_rows(options), options.out, facts)
+    record(_rows(options), options.out, facts_of(parser.prog, arguments))
 
 
 def _rows(options: argparse.Namespace) -> Iterator[Row]:

@@ -33,8 +33,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, help="result file; without it, only print")
     parser.add_argument("--seconds", type=float, default=15.0)
     options = parser.parse_args(arguments)
-    facts = facts_of("python -m grace.bench.pace_bench", arguments)
-    record(_rows(options.seconds), options.out, facts, print_rows=True)
+    rows, facts = _rows(options.seconds), facts_of(parser.prog, arguments)
+    record(rows, options.out, facts, print_rows=True)
 
 
 def _rows(seconds: float) -> Iterator[Row]:

@@ -6,16 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from rich import progress as rich_progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Column
 
 
@@ -37,19 +29,19 @@ def note(line: str) -> None:
 @contextmanager
 def progress_bars() -> Iterator[ShowProgress]:
     """Yields `progress(step, done, total)`."""
-    tasks: dict[str, TaskID] = {}
+    tasks: dict[str, rich_progress.TaskID] = {}
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _lines(console)
         return
-    with Progress(
-        TextColumn("{task.description:<14}"),
-        BarColumn(bar_width=12),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+    with rich_progress.Progress(
+        rich_progress.TextColumn("{task.description:<14}"),
+        rich_progress.BarColumn(bar_width=12),
+        rich_progress.MofNCompleteColumn(),
+        rich_progress.TimeElapsedColumn(),
+        rich_progress.TimeRemainingColumn(),
         # Only this text wraps in a narrow terminal, so the times stay whole.
-        TextColumn("{task.fields[latest]}", table_column=Column()),
+        rich_progress.TextColumn("{task.fields[latest]}", table_column=Column()),
         console=console,
     ) as bars:
 

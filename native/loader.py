@@ -76,14 +76,11 @@ def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
 
 
 def declare(
-    signature: str, *more: Any, library: Callable[[], ctypes.CDLL] = load_library
+    signature: str, library: Callable[[], ctypes.CDLL] = load_library
 ) -> Callable[..., None]:
-    """Return a native function that raises its errors. Its library opens at the first call.
-
-    `more` has the types of arguments that follow those of the signature.
-    """
+    """Return a native function that raises its errors. Its library opens at the first call."""
     name, _, arguments = signature.removesuffix(")").partition("(")
-    argtypes = (*map(_argument, filter(None, arguments.split(", "))), *more)
+    argtypes = [*map(_argument, filter(None, arguments.split(", ")))]
 
     @cache
     def bound(opened: ctypes.CDLL) -> Callable[..., int]:
@@ -110,7 +107,7 @@ def _argument(stated: str) -> Any:
     dtype, _, rank = stated.removeprefix("out ").partition("[")
     if not rank:
         return _POINTERS.get(dtype) or getattr(ctypes, f"c_{dtype}")
-    return _ArrayArgument(np.dtype(dtype), rank.count(",") + 1, written=stated.startswith("out "))
+    return _ArrayArgument(np.dtype(dtype), rank.count(",") + 1, stated.startswith("out "))
 
 
 declare_cuda = partial(declare, library=load_cuda_library)
@@ -134,13 +131,10 @@ def address_of(
 class _ArrayArgument:
     """A faster np.ctypeslib.ndpointer: a third of its time, for the dozens of arrays of a batch."""
 
-    def __init__(
-        self, dtype: type[np.generic] | np.dtype[Any], ndim: int = 1, *, written: bool
-    ) -> None:
-        self._dtype, self._ndim = np.dtype(dtype), ndim
-        self._slow = np.ctypeslib.ndpointer(
-            dtype, ndim, flags=("C_CONTIGUOUS", "ALIGNED", *(("WRITEABLE",) if written else ()))
-        )
+    def __init__(self, dtype: np.dtype[Any], ndim: int, written: bool) -> None:
+        self._dtype, self._ndim = dtype, ndim
+        flags = ("C_CONTIGUOUS", "ALIGNED", *(("WRITEABLE",) if written else ()))
+        self._slow = np.ctypeslib.ndpointer(dtype, ndim, flags=flags)
 
     def from_param(self, given: Any) -> Any:
         """Convert an argument for ctypes; the result keeps the array alive until the call ends."""
@@ -153,9 +147,3 @@ class _ArrayArgument:
         ):
             return ctypes.byref(ctypes.c_char.from_buffer(cast("Any", given)))
         return self._slow.from_param(given)
-
-
-array_in = partial(_ArrayArgument, written=False)
-"""The argument type of an array that is only read: C-contiguous, this dtype and rank."""
-array_out = partial(_ArrayArgument, written=True)
-"""The argument type of an array that is written in place."""

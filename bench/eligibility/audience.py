@@ -11,17 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from grace.catalogues.paper import population as paper
 from grace.catalogues.paper.catalogue import PaperCatalogue
-from grace.catalogues.paper.population import (
-    LOCATION,
-    NUM_REGIONS,
-    REGION,
-    SMALL,
-    location_name,
-    make_users,
-    region_name,
-    region_shares,
-)
 from grace.index.matching.exact import ExactMatcher
 from grace.index.users.user_rows import UserAttributes, UserEncoder
 
@@ -66,7 +57,7 @@ def make_audience(
     users: int, catalogue: PaperCatalogue, encoder: UserEncoder, matcher: ExactMatcher, sids: int
 ) -> list[Person]:
     """Return `users` of the population and an eighth as many for each range of the sweep."""
-    population = list(make_users(users, catalogue.draws, catalogue.spec.knobs))
+    population = list(paper.make_users(users, catalogue.draws, catalogue.spec.knobs))
     shares = eligible_shares(population, encoder, matcher, sids)
     people = [
         Person(number, user, share, in_sweep=False)
@@ -109,15 +100,15 @@ def _sweep(
 
 def _candidate(rng: np.random.Generator, catalogue: PaperCatalogue) -> UserAttributes:
     knobs = catalogue.spec.knobs
-    shares = region_shares(knobs)
+    shares = paper.region_shares(knobs)
     rare = shares[1:] ** 0.5  # flatter than the population
-    others = 1 + rng.choice(NUM_REGIONS - 1, size=2, replace=False, p=rare / rare.sum())
+    others = 1 + rng.choice(paper.NUM_REGIONS - 1, size=2, replace=False, p=rare / rare.sum())
     regions = ([0], [int(others[0])], others.tolist())[rng.choice(3, p=(0.5, 0.4, 0.1))]
-    user = {REGION: [region_name(region) for region in regions]}
-    for name, values in SMALL.items():
+    user = {paper.REGION: [paper.region_name(region) for region in regions]}
+    for name, values in paper.SMALL.items():
         user[name] = [f"{name}-{rng.integers(values)}"]
     doublings = (MOST_LOCATIONS // _LEAST_LOCATIONS).bit_length()
     count = _LEAST_LOCATIONS << int(rng.integers(doublings))
     places = rng.choice(knobs.locations, size=count, replace=False)
-    user[LOCATION] = [location_name(place) for place in places.tolist()]
+    user[paper.LOCATION] = [paper.location_name(place) for place in places.tolist()]
     return user

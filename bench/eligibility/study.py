@@ -14,14 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 import numpy as np
 import torch
 
-from grace.bench.eligibility.audience import (
-    AT_ONCE,
-    POPULATION_RANGES,
-    SWEEP_RANGES,
-    Person,
-    make_audience,
-    with_many_locations,
-)
+from grace.bench.eligibility import audience
 from grace.bench.eligibility.blocking import PASSING, asking, passing_pct, with_flights_and_filters
 from grace.bench.eligibility.outcomes import Counting, Outcome, bucket_rows, range_rows
 from grace.bench.eligibility.path_scores import PathScores
@@ -66,7 +59,7 @@ class _Side:
     ways: dict[MatcherMode, _Way]
     encoder: UserEncoder
 
-    def rows_of(self, people: Sequence[Person]) -> UserRows:
+    def rows_of(self, people: Sequence[audience.Person]) -> UserRows:
         users = [person.attributes for person in people]
         if self.name in PASSING:
             return self.encoder.encode([asking(user, self.name) for user in users])
@@ -76,7 +69,7 @@ class _Side:
 def measure(work: Workload) -> Iterator[Row]:
     threads = available_cores()
     spec = PaperSpec(work.sids, SEED)
-    catalogue = with_many_locations(make_paper_catalogue(spec, threads))
+    catalogue = audience.with_many_locations(make_paper_catalogue(spec, threads))
     facts = paper_snapshot(catalogue, threads)
     sides: dict[str, _Side] = {}
     for name, modes in _asked(work.options.parts()).items():
@@ -117,21 +110,21 @@ def _facts_of(name: str, facts: Snapshot) -> Snapshot:
     return _with_shuffled_rules(facts) if name == SHUFFLED else facts
 
 
-def _audience(catalogue: PaperCatalogue, facts: Snapshot, work: Workload) -> list[Person]:
+def _audience(catalogue: PaperCatalogue, facts: Snapshot, work: Workload) -> list[audience.Person]:
     encoder = UserEncoder(facts.schema, facts.set_values)
     matcher = ExactMatcher(facts, available_cores())
-    return make_audience(work.users, catalogue, encoder, matcher, facts.trie.num_leaves)
+    return audience.make_audience(work.users, catalogue, encoder, matcher, facts.trie.num_leaves)
 
 
-def _serve(people: Sequence[Person], sides: dict[str, _Side], work: Workload) -> None:
+def _serve(people: Sequence[audience.Person], sides: dict[str, _Side], work: Workload) -> None:
     """Answer all users in every way, batch by batch."""
     snapshot = next(iter(sides.values())).counting.snapshot
     trie = snapshot.trie
     generator = generator_of(snapshot, Draws(_GENERATOR_SEED), GeneratorKnobs())
     path_scores = PathScores(generator, trie.level_starts, work.device)
     admit_children = work.load_ops(work.device).admit_children
-    for begin in range(0, len(people), AT_ONCE):
-        batch = people[begin : begin + AT_ONCE]
+    for begin in range(0, len(people), audience.AT_ONCE):
+        batch = people[begin : begin + audience.AT_ONCE]
         scores = torch.stack([path_scores.of(person.number) for person in batch])
         for side in sides.values():
             counting, users = side.counting, side.rows_of(batch)
@@ -150,23 +143,23 @@ def _with_shuffled_rules(facts: Snapshot) -> Snapshot:
 
 
 def _rows(
-    name: str, mode: MatcherMode, outcome: Outcome, people: Sequence[Person]
+    name: str, mode: MatcherMode, outcome: Outcome, people: Sequence[audience.Person]
 ) -> Iterator[Row]:
     place = {"catalogue": name, "mode": mode.value}
     shares = np.array([person.share for person in people])
     in_sweep = np.array([person.in_sweep for person in people])
-    for audience, of, ranges in (
-        ("population", ~in_sweep, POPULATION_RANGES),
-        ("sweep", in_sweep, SWEEP_RANGES),
+    for group, of, ranges in (
+        ("population", ~in_sweep, audience.POPULATION_RANGES),
+        ("sweep", in_sweep, audience.SWEEP_RANGES),
     ):
         own = Outcome(*(counts[of] for counts in outcome))
-        if audience == "population":
+        if group == "population":
             for row in bucket_rows(own):
                 yield {"table": "pass", **place, **row}
         if name in PASSING:
             continue
         for row in range_rows(own, shares[of], ranges):
-            yield {"table": "selectivity", **place, "audience": audience, **row}
+            yield {"table": "selectivity", **place, "audience": group, **row}
 
 
 def _catalogue_row(spec: PaperSpec, summary: IndexSummary) -> Row:

@@ -24,17 +24,7 @@ import torch
 
 from grace.bench.fleet.certificates import Identities
 from grace.bench.fleet.envoy import SHIPPED_CONCURRENCY, Envoy, server_name
-from grace.bench.gpu.subjects.served import (
-    IN_FLIGHT,
-    TINY_IN_FLIGHT,
-    LoadProcesses,
-    Served,
-    busiest,
-    latencies,
-    load_row,
-    roomy_folder,
-    write_files,
-)
+from grace.bench.gpu.subjects import served as service
 from grace.bench.gpu.subjects.workload import Workload
 from grace.bench.load.client import ClosedLoop, Load, OpenLoop
 from grace.bench.load.thread_times import ThreadTimes, ThreadWatch
@@ -50,18 +40,20 @@ _TINY_SERVERS = 2
 
 
 def measure(work: Workload) -> Iterator[Row]:
-    with tempfile.TemporaryDirectory(dir=roomy_folder()) as name:
+    with tempfile.TemporaryDirectory(dir=service.roomy_folder()) as name:
         folder = Path(name)
         identities = Identities.write(folder, server_name())  # first, as it may fail
-        files = write_files(work, folder)
+        files = service.write_files(work, folder)
         for precision in work.options.precisions:
-            served = Served(work.options, files, _MODE, precision, identities.server_section)
+            served = service.Served(
+                work.options, files, _MODE, precision, identities.server_section
+            )
             for row in _of_precision(served, identities):
                 facts = {"mode": _MODE.value, "precision": precision, "tls": "both ways"}
                 yield {"measure": row["measure"], **facts, **row}
 
 
-def _of_precision(served: Served, identities: Identities) -> Iterator[Row]:
+def _of_precision(served: service.Served, identities: Identities) -> Iterator[Row]:
     options = served.options
     servers = [
         served.server(f"server{number}", served.many, environment=environment)
@@ -78,7 +70,7 @@ def _of_precision(served: Served, identities: Identities) -> Iterator[Row]:
 
 
 def _rows(
-    served: Served,
+    served: service.Served,
     identities: Identities,
     servers: Sequence[RunningServer],
     envoy: Envoy | None = None,
@@ -86,9 +78,9 @@ def _rows(
     """Load the servers through Envoy, or the first one directly."""
     count, options = len(servers), served.options
     many = served.many._replace(clients=served.many.clients * count)
-    in_flight = count * (TINY_IN_FLIGHT if options.tiny else IN_FLIGHT)
+    in_flight = count * (service.TINY_IN_FLIGHT if options.tiny else service.IN_FLIGHT)
     (rate,) = served.rates((FP8_RATE if served.precision == "fp8" else RATE,))
-    loads: dict[str, tuple[Load, LoadProcesses]] = {
+    loads: dict[str, tuple[Load, service.LoadProcesses]] = {
         "alone": (ClosedLoop(1, options.seconds), many._replace(clients=1, connections=1)),
         "load": (OpenLoop(count * rate, options.seconds), many),
         "saturation": (ClosedLoop(in_flight, options.seconds), many),
@@ -106,14 +98,16 @@ def _rows(
             watches = {
                 group: stack.enter_context(ThreadWatch(pid)) for group, pid in groups.items()
             }
-            result = latencies(address, served.files, load, processes, identities.client_tls)
+            result = service.latencies(
+                address, served.files, load, processes, identities.client_tls
+            )
         yield {
             "measure": name,
             "variant": variant,
             "servers": count,
-            **load_row(load, result, processes),
+            **service.load_row(load, result, processes),
             **_envoy_row(spent, _envoy_counts(envoy), result["ok"]),
-            "cpu": {group: busiest(watch, result) for group, watch in watches.items()},
+            "cpu": {group: service.busiest(watch, result) for group, watch in watches.items()},
         }
 
 

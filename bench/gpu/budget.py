@@ -21,14 +21,7 @@ from typing import NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from grace.bench.gpu.instruments.floors import (
-    Counts,
-    Least,
-    NamedProducts,
-    count_admission,
-    counting_ops,
-    named_rounded,
-)
+from grace.bench.gpu.instruments import floors
 from grace.bench.gpu.instruments.measure import Timing, copy_rate, require_close, sustained
 from grace.bench.gpu.subjects.search import (
     DecoderBatch,
@@ -74,7 +67,7 @@ class _Rates(NamedTuple):
     product: float
     product_timing: Timing
 
-    def floor_ms(self, least: Least) -> float:
+    def floor_ms(self, least: floors.Least) -> float:
         return max(least.bytes / self.copy, least.flop / self.product) * 1e3
 
 
@@ -126,7 +119,7 @@ def _rows(setting: _Setting) -> Iterator[Row]:
     yield _whole(setting, expected, rates, sum(work.flop for work, _ in products.values()))
     total = sum(measured.values()) or 1.0
 
-    def row(measure: str, name: str, least: Least, milliseconds: float) -> Row:
+    def row(measure: str, name: str, least: floors.Least, milliseconds: float) -> Row:
         return {
             "measure": measure,
             "kernel": name,
@@ -147,7 +140,7 @@ def _rows(setting: _Setting) -> Iterator[Row]:
     if unexplained > _LEAST_UNEXPLAINED * total:
         measured["products of unknown shape"] = unexplained
     for name, milliseconds in sorted(measured.items(), key=lambda each: -each[1]):
-        yield row("other", name, Least(), milliseconds)
+        yield row("other", name, floors.Least(), milliseconds)
 
 
 def _whole(
@@ -179,19 +172,19 @@ def _whole(
     }
 
 
-def _least(setting: _Setting) -> dict[str, Least]:
+def _least(setting: _Setting) -> dict[str, floors.Least]:
     """The least work of each operation in a generation, the mean of all batches."""
-    counts, engine = Counts(), setting.engine
-    counting_engine = replace(engine, ops=counting_ops(engine.ops, counts))
+    counts, engine = floors.Counts(), setting.engine
+    counting_engine = replace(engine, ops=floors.counting_ops(engine.ops, counts))
     for slot, batch in zip(setting.slots, setting.batches, strict=True):
         for step in traced_steps(counting_engine, batch.context, slot, setting.work.dynamic):
-            count_admission(counts, step.nodes, len(step.admitted.tokens), setting.index)
+            floors.count_admission(counts, step.nodes, len(step.admitted.tokens), setting.index)
     return counts.means(len(setting.batches))
 
 
 def _profiled(
     setting: _Setting, expected: Sequence[SearchResult]
-) -> tuple[dict[str, float], dict[str, tuple[Least, float]]]:
+) -> tuple[dict[str, float], dict[str, tuple[floors.Least, float]]]:
     """Milliseconds of one run by kind of kernel; and by the products' shapes, with their least."""
     device, own = setting.work.device, setting.engine
     for number, wanted in enumerate(expected):
@@ -207,11 +200,11 @@ def _profiled(
         if entry.self_device_time_total:
             by_kind[kind_of_kernel(entry.key)] += entry.self_device_time_total / 1e3 / runs
     # The host reports ranges and shapes, and that slows it down: so they have a run of their own.
-    counts, weights = Counts(), own.weights
+    counts, weights = floors.Counts(), own.weights
     named = replace(
         weights,
-        products=NamedProducts(counts),
-        rounded=None if weights.rounded is None else named_rounded(weights.rounded, counts),
+        products=floors.NamedProducts(counts),
+        rounded=None if weights.rounded is None else floors.named_rounded(weights.rounded, counts),
     )
     profiled = _recorded(
         lambda: search(replace(own, weights=named)),
@@ -223,8 +216,8 @@ def _profiled(
 
 
 def _products(
-    profiled: profile, runs: int, counts: Counts, dtype: torch.dtype
-) -> dict[str, tuple[Least, float]]:
+    profiled: profile, runs: int, counts: floors.Counts, dtype: torch.dtype
+) -> dict[str, tuple[floors.Least, float]]:
     """Return each shape's least work and milliseconds: of our ranges, and of torch's products."""
     events = list(profiled.events())  # type: ignore[no-untyped-call]
     ours, spent = set(counts.by_name), defaultdict[str, float](float)

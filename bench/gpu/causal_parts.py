@@ -169,10 +169,8 @@ def _calls(
         rounded = recorder.of(weights.rounded, REFERENCE_ROUNDED, _ROUNDED)
         weights = replace(weights, rounded=rounded)
     prompts = random_prompts(shape.spec, batch, "longest", 0, work.device)
-    room, task = (
-        PromptRoom.of(weights, batch, shape.spec.prompt.max_tokens),
-        shape.task(batch, index),
-    )
+    room = PromptRoom.of(weights, batch, shape.spec.prompt.max_tokens)
+    task = shape.task(batch, index)
     room.place(prompts.values, prompts.offsets, prompts.total)
     slot = admission_slot(ops)
     slot.point_at(task.users, index)

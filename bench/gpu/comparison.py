@@ -36,14 +36,7 @@ from grace.bench.gpu.subjects.search import (
 )
 from grace.bench.gpu.subjects.workload import Engine, Workload
 from grace.bench.result_file import Row
-from grace.bench.rungs.hf_t5 import (
-    AllowedTokens,
-    allowed_by_trie,
-    hf_decoder,
-    hf_generate,
-    plain_generate,
-    shared_sequences,
-)
+from grace.bench.rungs import hf_t5
 from grace.bench.rungs.static_mask import KeptBeams, StaticStep, static_beams, static_index
 from grace.configs.eligibility import MatcherMode
 from grace.configs.generation import BeamProfile
@@ -76,24 +69,24 @@ def measure(work: Workload) -> Iterator[Row]:
     if "hf" in parts:
         yield from _hf(work, "hf", _BEAMS, None)
     if "prefix" in parts:
-        yield from _hf(work, "hf prefix", _PREFIX_BEAMS, allowed_by_trie(snapshot.trie))
+        yield from _hf(work, "hf prefix", _PREFIX_BEAMS, hf_t5.allowed_by_trie(snapshot.trie))
 
 
 def _hf(
-    work: Workload, name: str, beams: tuple[int, ...], allowed: AllowedTokens | None
+    work: Workload, name: str, beams: tuple[int, ...], allowed: hf_t5.AllowedTokens | None
 ) -> Iterator[Row]:
     options, spec, precision = work.options, work.spec.decoder, work.options.precisions[0]
     dtype, length = PRECISIONS[precision], work.spec.sid_length
-    model = hf_decoder(spec, work.spec.vocab_sizes, work.device, dtype, seed=1)
+    model = hf_t5.hf_decoder(spec, work.spec.vocab_sizes, work.device, dtype, seed=1)
     shape = (work.batch, work.spec.context_tokens, spec.d_model)
     states = torch.randn(shape, device=work.device).to(dtype)
     for width in _TINY_BEAMS if options.tiny else beams:
-        call = partial(hf_generate, model, states, width, length, allowed)
+        call = partial(hf_t5.hf_generate, model, states, width, length, allowed)
         row: Row = {"measure": "generate", "variant": name, "beams": width}
         row["seconds"] = options.seconds
         try:
-            expected = plain_generate(model, states, width, length, allowed)
-            share = shared_sequences(call(), expected, width)
+            expected = hf_t5.plain_generate(model, states, width, length, allowed)
+            share = hf_t5.shared_sequences(call(), expected, width)
             require_overlap(f"{name}, {width} beams", share, LEAST_OVERLAP[precision])
             del expected
             free_memory(work.device)
@@ -160,10 +153,9 @@ def _our_step(engine: Engine, slot: AdmissionSlot, step: StepInputs) -> KeptBeam
 
 def _static_step(step: StepInputs, index: DecodeIndex) -> StaticStep:
     """Put a dead beam at the root, with a score that keeps it out."""
-    given, nodes = step.selection, step.nodes.flatten().clamp(min=0)
+    nodes = step.nodes.flatten().clamp(min=0)
     tokens = index.csr_tokens[(nodes - 1).clamp(min=0).long()].long()
-    logits, scores = given.logits, given.scores
-    return StaticStep(logits, given.row_scale, scores, tokens, nodes, given.k, given.ordered)
+    return StaticStep(step.selection, tokens, nodes)
 
 
 def _check_kept(what: str, expected: Beams, index: DecodeIndex, _: int, got: KeptBeams) -> None:

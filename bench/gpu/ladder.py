@@ -20,38 +20,13 @@ import torch
 
 from grace.bench.gpu.gtm import index_in_mode
 from grace.bench.gpu.instruments.measure import free_memory, sustained, timed_on_host
+from grace.bench.gpu.subjects import full_path
+from grace.bench.gpu.subjects import search as searches
 from grace.bench.gpu.subjects.attention_kernels import best_tile, distinct_table, self_inputs
-from grace.bench.gpu.subjects.full_path import (
-    FullPath,
-    LoadedSnapshot,
-    Surroundings,
-    check_full_path,
-    path_requests,
-)
-from grace.bench.gpu.subjects.search import (
-    DecoderBatch,
-    DecoderGraph,
-    Search,
-    SearchResult,
-    TracedResult,
-    eligible_users,
-    engine_search,
-    plain_result,
-    result_of_sids,
-    unconstrained_result,
-)
 from grace.bench.gpu.subjects.workload import BATCHES, Engine, Workload, random_weights
 from grace.bench.result_file import Row
+from grace.bench.rungs import dense_search as dense
 from grace.bench.rungs.coalesced_triton import DEFAULT_TILE, Tile
-from grace.bench.rungs.dense_search import (
-    DENSE_RUNGS,
-    PLAIN,
-    Rung,
-    RungDecoder,
-    compiled_pieces,
-    dense_search,
-    require_full_contexts,
-)
 from grace.configs.eligibility import MatcherMode
 from grace.kernels import DecodeIndex
 from grace.model.checkpoints.model_cost import decoder_flops
@@ -69,29 +44,29 @@ class _Setting:
 
     work: Workload
     engine: Engine
-    loaded: Mapping[MatcherMode, LoadedSnapshot]
-    around: Surroundings
+    loaded: Mapping[MatcherMode, full_path.LoadedSnapshot]
+    around: full_path.Surroundings
     precision: Precision
     requests: Sequence[Sequence[Retrieval]]
-    batches: Mapping[MatcherMode, Sequence[DecoderBatch]]
-    expected: dict[str, list[SearchResult]] = field(default_factory=dict)
+    batches: Mapping[MatcherMode, Sequence[searches.DecoderBatch]]
+    expected: dict[str, list[searches.SearchResult]] = field(default_factory=dict)
 
-    def search(self, name: str) -> Search:
-        if name in DENSE_RUNGS:
-            return _dense_search(self.work, DENSE_RUNGS[name], self.engine)
+    def search(self, name: str) -> searches.Search:
+        if name in dense.DENSE_RUNGS:
+            return _dense_search(self.work, dense.DENSE_RUNGS[name], self.engine)
         profile = self.work.fixed if name == "L4" else self.work.dynamic
-        return engine_search(self.engine, profile, self._index(name))
+        return searches.engine_search(self.engine, profile, self._index(name))
 
-    def expected_of(self, name: str) -> list[SearchResult]:
+    def expected_of(self, name: str) -> list[searches.SearchResult]:
         """Return each batch's result in float32, by definition, equal for unconstrained rungs."""
         index, decoder = self._index(name), self.engine.plain.decoder
         kind = name if index else name[0]
         profile = self.work.fixed if kind == "L" else self.work.dynamic
         if kind not in self.expected:
             self.expected[kind] = [
-                plain_result(decoder, batch, index, profile)
+                searches.plain_result(decoder, batch, index, profile)
                 if index
-                else unconstrained_result(decoder, batch.context, profile)
+                else searches.unconstrained_result(decoder, batch.context, profile)
                 for batch in self.batches[snapshot_mode(name)]
             ]
         return self.expected[kind]
@@ -111,31 +86,35 @@ def measure(work: Workload) -> Iterator[Row]:
     rungs, options = work.options.parts(), work.options
     catalogue = work.catalogue()
     modes = dict.fromkeys(map(snapshot_mode, rungs))
-    loaded = {mode: LoadedSnapshot.of(catalogue.snapshot(mode), work.device) for mode in modes}
+    loaded = {
+        mode: full_path.LoadedSnapshot.of(catalogue.snapshot(mode), work.device) for mode in modes
+    }
     users = {
         mode: catalogue.users(loaded[mode].snapshot, work.device, BATCHES, work.batch)
         for mode in modes
     }
-    requests = path_requests(work, catalogue, BATCHES)
+    requests = full_path.path_requests(work, catalogue, BATCHES)
     for precision in options.precisions:
         dtype = PRECISIONS[precision]
         engine = work.engine(random_weights(work.spec, work.device, features=dtype), precision)
-        around = Surroundings(work, engine, precision)
+        around = full_path.Surroundings(work, engine, precision)
         contexts = [around.plain_context(asked) for asked in requests]
         for context in contexts:
-            require_full_contexts(context)
+            dense.require_full_contexts(context)
         batches = {
             mode: [
-                DecoderBatch(*each)
+                searches.DecoderBatch(*each)
                 for each in zip(
-                    contexts, eligible_users(users[mode], own.index, engine.ops), strict=True
+                    contexts,
+                    searches.eligible_users(users[mode], own.index, engine.ops),
+                    strict=True,
                 )
             ]
             for mode, own in loaded.items()
         }
         setting = _Setting(work, engine, loaded, around, precision, requests, batches)
         for name in rungs:
-            if precision == "fp8" and name in DENSE_RUNGS:
+            if precision == "fp8" and name in dense.DENSE_RUNGS:
                 continue  # what the engine replaced has no products in fp8
             yield _rung(setting, name)
             free_memory(work.device)
@@ -146,13 +125,13 @@ def _rung(setting: _Setting, name: str) -> Row:
     seconds = work.options.seconds
     expected = setting.expected_of(name)
     search, batches = setting.search(name), setting.batches[snapshot_mode(name)]
-    graph = DecoderGraph(work, search, batches, setting.engine.weights.dtype)
+    graph = searches.DecoderGraph(work, search, batches, setting.engine.weights.dtype)
     share = graph.check(name, expected, precision)
     decoder = sustained(graph, work.device, seconds, before=graph.take_next)
     del graph
     loaded = setting.loaded[snapshot_mode(name)]
-    path = FullPath(setting.around, loaded, search, setting.requests, batches[0].users)
-    full_share = check_full_path(name, path, expected, precision)
+    path = full_path.FullPath(setting.around, loaded, search, setting.requests, batches[0].users)
+    full_share = full_path.check_full_path(name, path, expected, precision)
     full = timed_on_host(path, work.device, seconds)
     stages = {f"{s.stage}_ms": round((s.end - s.begin) * 1e3, 3) for s in path.spans}
     return {
@@ -181,18 +160,18 @@ def mfu(work: Workload, beams: Sequence[int], mean_ms: float) -> float:
     return flops / (mean_ms / 1e3 * PEAK_FLOPS)
 
 
-def _dense_search(work: Workload, rung: Rung, engine: Engine) -> Search:
+def _dense_search(work: Workload, rung: dense.Rung, engine: Engine) -> searches.Search:
     weights, plain = engine.weights, engine.plain.decoder
-    own = RungDecoder.of(plain, weights.device, weights.dtype)
-    pieces = compiled_pieces() if work.on_gpu else PLAIN
+    own = dense.RungDecoder.of(plain, weights.device, weights.dtype)
+    pieces = dense.compiled_pieces() if work.on_gpu else dense.PLAIN
     if work.on_gpu and rung.name in ("L2", "L3"):
         rung = replace(rung, tiles=_tiles(work, weights.dtype, rung.fused))
 
-    def run(context: UserContext) -> TracedResult:
-        found = dense_search(own, context.states, work.fixed, rung, pieces)
-        return TracedResult(result_of_sids(*found, plain))
+    def run(context: UserContext) -> searches.TracedResult:
+        found = dense.dense_search(own, context.states, work.fixed, rung, pieces)
+        return searches.TracedResult(searches.result_of_sids(*found, plain))
 
-    return Search(
+    return searches.Search(
         work.fixed, run, lambda traced: traced.result, lambda users: None, constrained=False
     )
 

@@ -30,7 +30,6 @@ from grace.bench.result_file import Row, facts_of, record
 from grace.bench.running_server import RunningServer
 from grace.configs.errors import InputError
 
-PROGRAM = "python -m grace.bench.load.overload"
 FIXED_SERVER = (sys.executable, "-m", "grace.bench.load.fixed_server")
 NICE = 5
 PROBE_SHARE = 0.2  # of the capacity
@@ -85,7 +84,7 @@ def main(arguments: Sequence[str]) -> None:
     ]  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         rows = (measure(case, Path(folder)) for case in cases)
-        record(rows, options.out, facts_of(PROGRAM, arguments))
+        record(rows, options.out, facts_of(parser.prog, arguments))
 
 
 def measure(case: Overload, folder: Path) -> Row:

@@ -19,7 +19,6 @@ from grace.bench.load.tiny_server import TinyServerFiles, write_tiny_server_file
 from grace.bench.result_file import Row, facts_of, record
 from grace.bench.running_server import RunningServer
 
-PROGRAM = "python -m grace.bench.load.serve_bench"
 PRECISION = "float32"
 OVERHEAD_RATE = 300
 IN_FLIGHT = 64  # four full batches: the queue is never empty
@@ -36,7 +35,7 @@ def main(arguments: Sequence[str]) -> None:
         files = write_tiny_server_files(Path(folder))
         measures = (_overhead, _saturation)
         rows = (measure(files, options.seconds) for measure in measures)
-        record(rows, options.out, facts_of(PROGRAM, arguments))
+        record(rows, options.out, facts_of(parser.prog, arguments))
 
 
 def _overhead(files: TinyServerFiles, seconds: float) -> Row:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from grace.kernels import DecodeIndex
+from grace.kernels.decode.select_beams import Choice
 
 _DENSE_LEVELS = 2
 
@@ -38,21 +39,14 @@ class StaticIndex:
 @dataclass(frozen=True, slots=True)
 class StaticStep:
     """
-    logits     float32 [B * M, C]   the step's tokens, then rows that only enter the normaliser
-    row_scale  float32 [B * M]      multiplies the row's logits
-    scores     float32 [B, M]       the beams' scores, -inf for dead ones
-    tokens     int64 [B * M]        the beams' last tokens
-    nodes      int32 [B * M]        the beams' nodes
-    k          the number of beams to keep, in order of their scores if `ordered`
+    choice  the engine's step, whose candidates STATIC does not read
+    tokens  int64 [B * M]   the beams' last tokens
+    nodes   int32 [B * M]   the beams' nodes
     """
 
-    logits: Tensor
-    row_scale: Tensor | None
-    scores: Tensor
+    choice: Choice
     tokens: Tensor
     nodes: Tensor
-    k: int
-    ordered: bool
 
 
 class KeptBeams(NamedTuple):
@@ -117,14 +111,15 @@ def static_step(
 
 def static_beams(index: StaticIndex, step: int, given: StaticStep) -> KeptBeams:
     """Return the k best continuations of each request: the whole step, from logits."""
-    requests, beams = given.scores.shape
-    logits = given.logits.float()
-    if given.row_scale is not None:
-        logits = logits * given.row_scale[:, None]
+    choice = given.choice
+    requests, beams = choice.scores.shape
+    logits = choice.logits.float()
+    if choice.row_scale is not None:
+        logits = logits * choice.row_scale[:, None]
     log_probabilities = logits.log_softmax(dim=-1)[:, : index.vocabulary]
     masked, onward = static_step(index, step, log_probabilities, given.tokens, given.nodes)
-    totals = (masked + given.scores.reshape(-1, 1)).view(requests, -1)
-    scores, places = totals.topk(min(given.k, totals.shape[1]), dim=1, sorted=given.ordered)
+    totals = (masked + choice.scores.reshape(-1, 1)).view(requests, -1)
+    scores, places = totals.topk(min(choice.k, totals.shape[1]), dim=1, sorted=choice.ordered)
     nodes = onward.reshape(requests, -1).gather(1, places)
     first_rows = torch.arange(requests, device=places.device)[:, None] * beams
     return KeptBeams(

@@ -11,16 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from grace.catalogues import folder
 from grace.catalogues.arrays import Int64Array, ahead
-from grace.catalogues.folder import (
-    Progress,
-    Written,
-    require_room,
-    sid_column,
-    sid_metadata,
-    targeting_yaml,
-    write_files,
-)
 from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
 from grace.catalogues.paper.population import location_names, make_users
 from grace.catalogues.paper.spec import SID_LENGTH, VOCAB, PaperSpec
@@ -32,18 +24,18 @@ MAX_ADS = 1000
 
 
 def write_paper_folder(
-    spec: PaperSpec, out: Path, *, threads: int, force: bool, progress: Progress
-) -> Written:
+    spec: PaperSpec, out: Path, *, threads: int, force: bool, progress: folder.Progress
+) -> folder.Written:
     """Make the catalogue and its files, the ads last."""
-    require_room(out, force=force)
+    folder.require_room(out, force=force)
     catalogue = make_paper_catalogue(spec, threads)
-    size = write_files(
+    size = folder.write_files(
         out,
-        targeting_yaml(catalogue.schema),
+        folder.targeting_yaml(catalogue.schema),
         _requests(catalogue),
         lambda path: write_ads(catalogue, path, threads, progress),
     )
-    return Written(spec.sid_space, spec.num_sids, catalogue.num_ads, REQUESTS, 0, size)
+    return folder.Written(spec.sid_space, spec.num_sids, catalogue.num_ads, REQUESTS, 0, size)
 
 
 def _requests(catalogue: PaperCatalogue) -> Iterator[dict[str, Any]]:
@@ -61,7 +53,7 @@ def write_ads(
     catalogue: PaperCatalogue,
     path: Path,
     threads: int,
-    progress: Progress,
+    progress: folder.Progress,
     rows_per_group: int = ROWS_PER_GROUP,
 ) -> None:
     """Draw a few row groups at a time on all threads and write them in turn."""
@@ -90,12 +82,12 @@ def ads_table(catalogue: PaperCatalogue) -> Callable[[Int64Array], pa.Table]:
         *((name, pa.list_(pa.string())) for name in catalogue.schema.names),
         *((name, pa.int64()) for name in catalogue.schema.entities),
     ]
-    metadata = sid_metadata(catalogue.spec.sid_space, (VOCAB,) * SID_LENGTH)
+    metadata = folder.sid_metadata(catalogue.spec.sid_space, (VOCAB,) * SID_LENGTH)
     schema = pa.schema(columns, metadata=metadata)
 
     def rows_of(ads: Int64Array) -> pa.Table:
         rows = catalogue.rows(ads)
-        columns = [pa.array(rows.ids), sid_column(rows.tokens), pa.array(rows.weights)]
+        columns = [pa.array(rows.ids), folder.sid_column(rows.tokens), pa.array(rows.weights)]
         for column, values in zip(catalogue.rules.columns(rows.rules), names, strict=True):
             columns.append(_lists(column, values))
         columns += [pa.array(ids) for ids in catalogue.campaigns.entities_of(rows.rules)]

@@ -34,12 +34,10 @@ _KEEPS_TO_FAVOURITE = 0.7  # sessions of such a taste that open with it
 _TRIES = 6  # draws from a group, of which one that the person may see is chosen
 _ROUNDS = 50  # of tries over the catalogue, until the person may see one
 _RETURNS = 0.15  # steps, and openings of sessions, that go back to an item seen before
-_RETURN_ODDS: FloatArray = np.power(
-    0.85, np.arange(9)
-)  # of the items seen before the last one, newest first
-_START_ODDS: FloatArray = np.power(
-    0.6, np.arange(6)
-)  # of the items seen, newest first, as the start of a step
+# Of the items seen before the last one, newest first.
+_RETURN_ODDS: FloatArray = np.power(0.85, np.arange(9))
+# Of the items seen, newest first, as the start of a step.
+_START_ODDS: FloatArray = np.power(0.6, np.arange(6))
 
 MOST_CLICKS = 80  # in a request
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import get_args
+from typing import TypeAlias, get_args
 
 import numpy as np
 
@@ -64,13 +64,14 @@ def campaign_columns(
     )
 
 
-Rule = tuple[Sequence[Sequence[int]], BoolArray, Int64Array]
+Pair: TypeAlias = tuple[RuleColumn, RuleColumn]
+"""The column of what campaigns include, and that of what they exclude."""
+
+Rule: TypeAlias = tuple[Sequence[Sequence[int]], BoolArray, Int64Array]
 """The lists of values, a mask of the campaigns that have one, and each campaign's list number."""
 
 
-def _columns(
-    name: str, values: Sequence[str], include: Rule, exclude: Rule
-) -> tuple[RuleColumn, RuleColumn]:
+def _columns(name: str, values: Sequence[str], include: Rule, exclude: Rule) -> Pair:
     return (
         listed_column(name, values, *include),
         listed_column(f"{name}_exclude", values, *exclude),
@@ -81,9 +82,7 @@ def _leans(background: Background, *leans: Lean) -> BoolArray:
     return np.isin(_TOPIC_LEAN[background.topic], [_LEANS.index(lean) for lean in leans])
 
 
-def _country_columns(
-    background: Background, rng: np.random.Generator
-) -> tuple[RuleColumn, RuleColumn]:
+def _country_columns(background: Background, rng: np.random.Generator) -> Pair:
     """Include the home country or its market; exclude a neighbour in it, or some other country.
 
     An exclude never names the home country, so include minus exclude is never empty.
@@ -105,7 +104,7 @@ def _country_columns(
     return _columns("country", COUNTRY_CODES, include, exclude)
 
 
-def _age_columns(background: Background, rng: np.random.Generator) -> tuple[RuleColumn, RuleColumn]:
+def _age_columns(background: Background, rng: np.random.Generator) -> Pair:
     """Include adjacent age bands; topics for adults (alcohol, loans) exclude the youngest."""
     leaning, adult = _leans(background, "young", "older"), _leans(background, "adult")
     share = np.where(leaning, Share.AGE_IF_LEANING, Share.AGE)
@@ -121,9 +120,7 @@ def _age_columns(background: Background, rng: np.random.Generator) -> tuple[Rule
     return _columns("age", AGES, (_AGE_RANGES, has_rule, chosen), exclude)
 
 
-def _gender_columns(
-    background: Background, rng: np.random.Generator
-) -> tuple[RuleColumn, RuleColumn]:
+def _gender_columns(background: Background, rng: np.random.Generator) -> Pair:
     female, leaning = _leans(background, "female"), _leans(background, "female", "male")
     size = len(female)
     share = np.where(leaning, Share.GENDER_IF_LEANING, Share.GENDER)
@@ -135,25 +132,19 @@ def _gender_columns(
     return _columns("gender", GENDERS, include, ([[1], [0]], excludes, male))
 
 
-def _device_columns(
-    background: Background, rng: np.random.Generator
-) -> tuple[RuleColumn, RuleColumn]:
+def _device_columns(background: Background, rng: np.random.Generator) -> Pair:
     targeted = background.targeted
     everyone = np.zeros(len(targeted), np.int64)
     has_rule = draw_share(rng, Share.DEVICE, targeted)
     chosen = draw_option(rng, [_DEVICE_ODDS], everyone)
     excludes = draw_share(rng, Share.DEVICE_EXCLUDE, targeted & ~has_rule)
     excluded = draw_option(rng, [_DEVICE_EXCLUDE_ODDS], everyone)
-    include, exclude = (
-        (_DEVICE_LISTS, has_rule, chosen),
-        (_DEVICE_EXCLUDE_LISTS, excludes, excluded),
-    )
+    include = _DEVICE_LISTS, has_rule, chosen
+    exclude = _DEVICE_EXCLUDE_LISTS, excludes, excluded
     return _columns("device", DEVICES, include, exclude)
 
 
-def _language_columns(
-    background: Background, rng: np.random.Generator
-) -> tuple[RuleColumn, RuleColumn]:
+def _language_columns(background: Background, rng: np.random.Generator) -> Pair:
     """Include the language of the home country, often with English."""
     count, english = len(LANGUAGES), LANGUAGES.index("en")
     spoken = np.array([LANGUAGES.index(country.language) for country in COUNTRIES])
@@ -176,9 +167,7 @@ _NIGHT = [at for at, (_, hour) in enumerate(_WEEK) if hour < 6]
 _HOUR_ODDS = ((0.7, 0.2, 0.1), (0.2, 0.5, 0.3), (0.1, 0.6, 0.3))  # local, national, global
 
 
-def _hour_columns(
-    background: Background, rng: np.random.Generator
-) -> tuple[RuleColumn, RuleColumn]:
+def _hour_columns(background: Background, rng: np.random.Generator) -> Pair:
     """Local ads are mostly for office hours, others for the evening; some are not for the night."""
     reach = TOPIC_REACH[background.topic]
     local = 1.0 + 2.0 * (reach == REACHES.index("local"))
@@ -237,9 +226,7 @@ def audience_values(lookalikes: int) -> tuple[str, ...]:
     return tuple(f"audience:{name}" for name in (*interests, *buyers, *numbered))
 
 
-def _location_columns(
-    background: Background, places: Places, rng: np.random.Generator
-) -> tuple[RuleColumn, RuleColumn]:
+def _location_columns(background: Background, places: Places, rng: np.random.Generator) -> Pair:
     """Include places around the campaign's city; exclude a few cities of its region."""
     grain = draw_option(rng, _GRAIN_ODDS, TOPIC_REACH[background.topic])
     if not places.districts_per_city:
@@ -298,9 +285,7 @@ def _excluded_cities(background: Background, places: Places, rng: np.random.Gene
     return Ranges(places.first_city + first_city, window, first, np.maximum(count, 1))
 
 
-def _audience_columns(
-    background: Background, lookalikes: int, rng: np.random.Generator
-) -> tuple[RuleColumn, RuleColumn]:
+def _audience_columns(background: Background, lookalikes: int, rng: np.random.Generator) -> Pair:
     """Include interests of the topic or the brand's lookalike; exclude its recent buyers."""
     values = audience_values(lookalikes)
     topic, targeted = background.topic, background.targeted

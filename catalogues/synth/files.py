@@ -15,16 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from grace.catalogues import folder
 from grace.catalogues.arrays import Int64Array, offsets_of
-from grace.catalogues.folder import (
-    Progress,
-    Written,
-    require_room,
-    sid_column,
-    sid_metadata,
-    targeting_yaml,
-    write_files,
-)
 from grace.catalogues.synth.campaign_rules import OPEN
 from grace.catalogues.synth.catalogue import Catalogue, make_catalogue
 from grace.catalogues.synth.log_file import make_log, write_log
@@ -45,29 +37,29 @@ _BRAND_STRIDE = 3571  # prime and coprime to their number: neighbours share no s
 
 
 def write_folder(
-    spec: CatalogueSpec, out: Path, *, force: bool = False, progress: Progress | None = None
-) -> Written:
+    spec: CatalogueSpec, out: Path, *, force: bool = False, progress: folder.Progress | None = None
+) -> folder.Written:
     """Make the catalogue and its files."""
-    require_room(out, force=force)
+    folder.require_room(out, force=force)
     catalogue = make_catalogue(spec)
     requests = list(make_requests(catalogue))
     log = make_log(catalogue) if spec.log_users else None
-    size = write_files(
+    size = folder.write_files(
         out,
-        targeting_yaml(SCHEMA),
+        folder.targeting_yaml(SCHEMA),
         requests,
         lambda path: write_ads(catalogue, path, progress),
         None if log is None else partial(write_log, catalogue, log),
     )
     events = 0 if log is None else len(log.items)
     sids, ads = catalogue.num_sids, catalogue.num_ads
-    return Written(spec.sid_space, sids, ads, len(requests), events, size)
+    return folder.Written(spec.sid_space, sids, ads, len(requests), events, size)
 
 
 def write_ads(
     catalogue: Catalogue,
     path: Path,
-    progress: Progress | None = None,
+    progress: folder.Progress | None = None,
     rows_per_group: int = ROWS_PER_GROUP,
 ) -> None:
     """Write the ads by ascending id, row group by row group: memory does not grow with the file."""
@@ -103,7 +95,7 @@ def _schema(spec: CatalogueSpec) -> pa.Schema:
         ("category", pa.string()),
         *((name, pa.int64()) for name in SCHEMA.entities),
     ]
-    return pa.schema(columns, metadata=sid_metadata(spec.sid_space, spec.vocab_sizes))
+    return pa.schema(columns, metadata=folder.sid_metadata(spec.sid_space, spec.vocab_sizes))
 
 
 def _rows(
@@ -116,7 +108,7 @@ def _rows(
 ) -> pa.Table:
     columns = [
         pa.array(catalogue.ad_ids[ads]),
-        sid_column(catalogue.tree.sids[sids]),
+        folder.sid_column(catalogue.tree.sids[sids]),
         pa.array(catalogue.ad_weights[ads]),
         titles.of(sids, ads),
     ]

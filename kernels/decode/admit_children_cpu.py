@@ -4,7 +4,7 @@ What makes it quick: it holds no interpreter lock, builds no tensor of all child
 the first word or query that decides it, and reads the tensors in place.
 """
 
-from ctypes import byref, c_int32, c_int64, c_void_p, sizeof
+from ctypes import byref, sizeof
 
 import torch
 from torch import Tensor
@@ -18,9 +18,8 @@ from grace.native.loader import declare
 _CHILDREN_PER_THREAD = 16384  # testing fewer takes less time than starting a thread
 
 _admit_children = declare(
-    "grace_admit_children",
-    *(c_int32, c_int64, c_void_p, c_int64, c_void_p, c_int64, c_void_p),
-    *(c_void_p, c_int64, c_void_p, c_void_p),
+    "grace_admit_children(int32, int64, pointer, int64, pointer, int64, pointer, pointer, int64, "
+    "pointer, pointer)"
 )
 
 

@@ -5,7 +5,7 @@ captured launch finds each batch's. Every row of the result has room for the lar
 any snapshot, no node has more children.
 """
 
-from ctypes import byref, c_int32, c_int64, c_void_p, sizeof
+from ctypes import byref, sizeof
 
 import torch
 from torch import Tensor
@@ -23,9 +23,10 @@ _MOST_PLACES = 2**31 - 1
 # (least rows, lanes that work on each row); found on an H200.
 _LANES = ((12288, 8), (2049, 32), (0, 128))
 
-_point_admission = declare_cuda("grace_cuda_point_admission", c_void_p, c_int64, c_void_p, c_void_p)
+_point_admission = declare_cuda("grace_cuda_point_admission(pointer, int64, pointer, pointer)")
 _admit_children = declare_cuda(
-    "grace_cuda_admit_children", *[c_void_p] * 3, *[c_int64] * 3, c_int32, *[c_void_p] * 4
+    "grace_cuda_admit_children(pointer, pointer, pointer, int64, int64, int64, int32, pointer, "
+    "pointer, pointer, pointer)"
 )
 
 
@@ -60,12 +61,10 @@ class CudaSlot:
                 f"{index.vocab_sizes}: make another slot"
             )
         device = index.node_offsets.device
+        size, value = sizeof(Admission), byref(self._admission_of(users, index))
         if self._admission is None:
-            size = sizeof(Admission)
             self._admission = torch.empty(size, dtype=torch.uint8, device=device)
-        value = self._admission_of(users, index)
-        size, given = sizeof(value), byref(value)
-        _point_admission(current_stream(device), size, given, self._admission.data_ptr())
+        _point_admission(current_stream(device), size, value, self._admission.data_ptr())
         self._vocab_sizes = index.vocab_sizes
 
     def admit_children(self, nodes: Tensor, lanes: int | None = None) -> Candidates:

@@ -5,7 +5,6 @@ another of its rows contains, such as the row of an empty partition. And a row w
 element, which every user has, is the only row that its entry needs. Admission stays the same.
 """
 
-from ctypes import POINTER, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,20 +14,13 @@ from grace.configs.errors import ConfigError
 from grace.configs.machine import available_cores
 from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.trie import SidTrie
-from grace.native.loader import array_in, array_out, declare
+from grace.native.loader import declare
 
 _MOST_IDS = 2**31 - 1
 
 _needed_rows = declare(
-    "grace_needed_rows",
-    c_int32,
-    c_int64,
-    array_in(np.int32),
-    array_in(np.uint64, 2),
-    c_int32,
-    c_void_p,
-    *[array_out(np.int32)] * 2,
-    POINTER(c_int64),
+    "grace_needed_rows(int32, int64, int32[], uint64[,], int32, pointer, out int32[], out int32[], "
+    "out int64[])"
 )
 
 
@@ -51,7 +43,7 @@ def needed_rows(
         return NeededRows(rows.index, None)
     entries, index = trie.num_entries, np.array(rows.index)
     offsets = np.empty(entries + 1, np.int32)
-    num_ids = c_int64()
+    found = np.empty(1, np.int64)
     _needed_rows(
         threads or available_cores(),
         entries,
@@ -61,12 +53,13 @@ def needed_rows(
         None if star is None else star.ctypes.data,
         index,
         offsets,
-        num_ids,
+        found,
     )
-    if num_ids.value > _MOST_IDS:
+    num_ids = int(found[0])
+    if num_ids > _MOST_IDS:
         raise ConfigError(
-            f"k-way matchers need {num_ids.value} row ids, at most {_MOST_IDS} can be "
+            f"k-way matchers need {num_ids} row ids, at most {_MOST_IDS} can be "
             "numbered: build with fewer partitions or in mode union"
         )
-    needed = index[: num_ids.value].copy()
+    needed = index[:num_ids].copy()
     return NeededRows(needed, None if len(needed) == entries else offsets)

@@ -10,16 +10,9 @@ from typing import TypeAlias
 
 from torch import Tensor
 
+from grace.kernels.decode import prompt_attention as prompts
 from grace.kernels.decode.admit_children import AdmitChildren, admit_children_reference
 from grace.kernels.decode.cross_attention import BeamQueries, cross_attention_reference
-from grace.kernels.decode.prompt_attention import (
-    Heads,
-    PromptQueries,
-    PromptTokens,
-    causal_attention_reference,
-    place_heads_reference,
-    prompt_attention_reference,
-)
 from grace.kernels.decode.select_beams import Choice, select_beams_reference
 from grace.kernels.decode.self_attention import (
     PagedPrefixes,
@@ -41,9 +34,9 @@ class Ops:
 
     self_attention: Callable[[PagedPrefixes], Tensor]
     cross_attention: Callable[[BeamQueries], Tensor]
-    causal_attention: Callable[[PromptTokens], Tensor]
-    prompt_attention: Callable[[PromptQueries], Tensor]
-    place_heads: Callable[[Heads, Tensor], Tensor]  # (heads, pairs)
+    causal_attention: Callable[[prompts.PromptTokens], Tensor]
+    prompt_attention: Callable[[prompts.PromptQueries], Tensor]
+    place_heads: Callable[[prompts.Heads, Tensor], Tensor]  # (heads, pairs)
     log_sums: Callable[[Tensor, Tensor, Tensor], Tensor]  # (rows, head, row_scale)
     row_factors: Callable[[Tensor, float], Tensor]  # (x, eps)
     activate: Callable[[Tensor, Tensor, str], Tensor]  # (hidden, row_scale, ffn)
@@ -56,9 +49,9 @@ class Ops:
 REFERENCE = Ops(
     self_attention=self_attention_reference,
     cross_attention=cross_attention_reference,
-    causal_attention=causal_attention_reference,
-    prompt_attention=prompt_attention_reference,
-    place_heads=place_heads_reference,
+    causal_attention=prompts.causal_attention_reference,
+    prompt_attention=prompts.prompt_attention_reference,
+    place_heads=prompts.place_heads_reference,
     row_factors=row_factors_reference,
     log_sums=log_sums_reference,
     activate=activate_reference,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from grace.kernels.checks import require_optional, require_tensor, sizes_of
+from grace.kernels.decode.self_attention import require_table
 from grace.kernels.products.fp8_products import in_type
 from grace.kernels.row_stable import matmul
 
@@ -143,13 +144,11 @@ class PromptQueries(PromptTokens):
         rows, (_, _, kv_heads, d) = len(self.queries), self.pairs.shape
         shape = {"blocks": len(self.pool), "two": 2, "kv_heads": kv_heads, "d_head": d}
         require_tensor("pool", self.pool, self.pairs.dtype, **shape)
-        _, length = sizes_of("table", self.table, "rows sid_length", torch.int32)
+        _, length = require_table(self.table, self.step)
         require_tensor("table", self.table, torch.int32, rows=rows, sid_length=length)
         requests = len(self.offsets) - 1
         if rows % requests:
             raise ValueError(f"queries must be equally many per request: {rows} of {requests}")
-        if not 0 <= self.step < length:
-            raise ValueError(f"step must be 0..{length - 1}, got {self.step}")
         return group
 
 

@@ -27,9 +27,9 @@ class _Selection(ctypes.Structure):
     )
 
 
-prepare_selection = declare_cuda("grace_cuda_prepare_selection")
+prepare_selection = declare_cuda("grace_cuda_prepare_selection()")
 """Prepare the current GPU, once, before its first selection and outside of any capture."""
-_select_beams = declare_cuda("grace_cuda_select_beams", c_void_p, c_int64, c_void_p)
+_select_beams = declare_cuda("grace_cuda_select_beams(pointer, int64, pointer)")
 
 
 def select_beams_cuda(given: Choice) -> Beams:

@@ -31,7 +31,7 @@ class PagedPrefixes:
         if self.pool.dim() != 4 or self.pool.shape[1] != 3:
             raise ValueError(f"pool must be [blocks, 3, heads, d_head], got {[*self.pool.shape]}")
         num_blocks, _, heads, _ = self.pool.shape
-        _, length = _require_table(self.table, self.step)
+        _, length = require_table(self.table, self.step)
         require_tensor("bias", self.bias, heads=heads, sid_length=length)
         require_optional("row_scale", self.row_scale, torch.float32, blocks=num_blocks)
 
@@ -73,11 +73,11 @@ def rearrange_reference(table: Tensor, parents: Tensor, step: int) -> Tensor:
 
 
 def check_rearrange(table: Tensor, parents: Tensor, step: int) -> None:
-    _require_table(table, step)
+    require_table(table, step)
     sizes_of("parents", parents, "requests beams", torch.int32)
 
 
-def _require_table(table: Tensor, step: int) -> tuple[int, int]:
+def require_table(table: Tensor, step: int) -> tuple[int, int]:
     """Return the rows and the length of a block table that has the step."""
     rows, length = sizes_of("table", table, "rows sid_length", torch.int32)
     if not 0 <= step < length:

@@ -5,7 +5,7 @@ a GPU all work goes to the current stream, and nothing waits for the device. Eac
 memory, so batches may overlap.
 """
 
-from ctypes import POINTER, Structure, byref, c_int32, c_int64, c_void_p, sizeof
+from ctypes import POINTER, Structure, byref, c_int64, c_void_p, sizeof
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from grace.kernels.checks import address, current_stream, fields, require_tensor
 from grace.kernels.decode.tensors import DecodeIndex
 from grace.kernels.decode.users import UserTensors
 from grace.kernels.eligibility.eligible_nodes import require_eligibility
-from grace.kernels.eligibility.plan import EligibilityPlan, Plan
+from grace.kernels.eligibility.plan import EligibilityPlan
 from grace.kernels.eligibility.tensors import masks_of
 from grace.native.loader import declare, declare_cuda
 
@@ -50,9 +50,8 @@ class Batch(Structure):
     )
 
 
-_ARGUMENTS = (c_int64, c_int64, POINTER(Plan), POINTER(Batch))
-_on_cpu = declare("grace_eligible_nodes", c_int32, *_ARGUMENTS)
-_on_gpu = declare_cuda("grace_cuda_eligible_nodes", c_void_p, *_ARGUMENTS)
+_on_cpu = declare("grace_eligible_nodes(int32, int64, int64, pointer, pointer)")
+_on_gpu = declare_cuda("grace_cuda_eligible_nodes(pointer, int64, int64, pointer, pointer)")
 
 
 def eligible_nodes_on_cpu(users: UserTensors, index: DecodeIndex) -> Tensor:

@@ -17,10 +17,8 @@ from grace.kernels.row_stable import rms_norm_reference
 
 ArrangeTokens: TypeAlias = Callable[
     [Tensor, Tensor, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, Tensor, Tensor]
-]  # (summaries, user, states, masks)
-ShareUser: TypeAlias = Callable[
-    [Tensor, Tensor, Tensor, Sequence[int]], tuple[Tensor, Tensor]
-]  # (tokens, squares, user, begins)
+]
+ShareUser: TypeAlias = Callable[[Tensor, Tensor, Tensor, Sequence[int]], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +27,9 @@ class EncoderOps:
 
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]  # (x, gain, eps)
     attention: Callable[[TokenQueries], Tensor]
-    arrange_tokens: ArrangeTokens
+    arrange_tokens: ArrangeTokens  # (summaries, user, states, masks)
     token_product: Callable[[TokenProduct], Tensor]
-    share_user: ShareUser
+    share_user: ShareUser  # (tokens, squares, user, begins)
 
 
 PLAIN_ENCODER = EncoderOps(

@@ -18,16 +18,10 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from grace.kernels.checks import require_whole_rows
-from grace.kernels.encoder.token_product import (
-    PART,
-    After,
-    TokenProduct,
-    check_share_user,
-    empty_squares,
-)
+from grace.kernels.encoder import token_product
 from grace.kernels.triton_parts import await_kernel_before, early_launch
 
-_PART = tl.constexpr(PART)
+_PART = tl.constexpr(token_product.PART)
 
 
 class _Tiles(NamedTuple):
@@ -42,7 +36,7 @@ class _Tiles(NamedTuple):
     registers: int | None = None
 
 
-def token_product_triton(given: TokenProduct) -> Tensor:
+def token_product_triton(given: token_product.TokenProduct) -> Tensor:
     """Compute what `token_product_reference` does; every tensor is contiguous in its last axis."""
     given.check()
     x, weight, out, runs, after = given.x, given.weight, given.out, given.runs, given.after
@@ -88,11 +82,11 @@ def share_user_triton(
     tokens: Tensor, squares: Tensor, user: Tensor, begins: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
     """Compute what `share_user_reference` does; tokens and user are contiguous in d."""
-    check_share_user(tokens, squares, user, begins)
+    token_product.check_share_user(tokens, squares, user, begins)
     require_whole_rows(tokens=tokens, user=user)
     requests, count, d = user.shape
     mean = torch.empty((requests, 1, d), dtype=user.dtype, device=user.device)
-    mean_squares = empty_squares(mean)
+    mean_squares = token_product.empty_squares(mean)
     if mean.numel():
         _share[(requests,)](
             tokens,
@@ -114,7 +108,9 @@ def share_user_triton(
     return mean, mean_squares
 
 
-def _tiles_of(dtype: torch.dtype, rows: Sequence[int], wide: int, after: After) -> _Tiles:
+def _tiles_of(
+    dtype: torch.dtype, rows: Sequence[int], wide: int, after: token_product.After
+) -> _Tiles:
     """Return the largest tiles of which there are enough, as measured on an H200."""
     if dtype == torch.float32:
         return _Tiles(32, 32, 32, 4, 2)  # no tensor cores: what the registers hold

@@ -12,13 +12,7 @@ from torch import Tensor
 
 from grace.kernels.checks import address, current_stream, fields, number_kind
 from grace.kernels.decode.users import on_device
-from grace.kernels.features.feature_ops import (
-    Sequences,
-    SingleInputs,
-    SingleTables,
-    check_join_inputs,
-    check_sum_events,
-)
+from grace.kernels.features import feature_ops
 from grace.native.loader import declare_cuda
 
 
@@ -32,19 +26,18 @@ class _SingleInputs(ctypes.Structure):
     )
 
 
-_join_inputs = declare_cuda("grace_cuda_join_inputs", c_void_p, c_int64, c_void_p)
+_join_inputs = declare_cuda("grace_cuda_join_inputs(pointer, int64, pointer)")
 _sum_events = declare_cuda(
-    "grace_cuda_sum_events",
-    *(c_void_p, c_void_p, c_int64, c_void_p, *[c_int64] * 5),
-    *[c_void_p] * 3,
+    "grace_cuda_sum_events(pointer, pointer, int64, pointer, int64, int64, int64, int64, int64, "
+    "pointer, pointer, pointer)"
 )
 
 
 def sum_events_cuda(
     table: Tensor, events: Tensor, lengths: Sequence[int], at: Tensor | None = None
-) -> Callable[[], Sequences]:
+) -> Callable[[], feature_ops.Sequences]:
     """Prepare what `sum_events_reference` does, for up to 64 sequences."""
-    check_sum_events(table, events, lengths)
+    feature_ops.check_sum_events(table, events, lengths)
     (batch, places, ids), (rows, d) = events.shape, table.shape
     device, dtype = table.device, table.dtype
     states = torch.empty(batch * places * d, dtype=dtype, device=device)
@@ -68,7 +61,7 @@ def sum_events_cuda(
     parts = zip(lengths, of_sequences, mask.split_with_sizes(sizes), strict=True)
     sums = tuple((x.view(batch, length, d), y.view(batch, length)) for length, x, y in parts)
 
-    def run() -> Sequences:
+    def run() -> feature_ops.Sequences:
         if states.numel():
             _sum_events(current_stream(device), found.data_ptr(), *given)
         return sums
@@ -76,8 +69,10 @@ def sum_events_cuda(
     return run
 
 
-def join_inputs_cuda(tables: SingleTables, inputs: SingleInputs) -> Callable[[], Tensor]:
-    requests, num_inputs = check_join_inputs(tables, inputs)
+def join_inputs_cuda(
+    tables: feature_ops.SingleTables, inputs: feature_ops.SingleInputs
+) -> Callable[[], Tensor]:
+    requests, num_inputs = feature_ops.check_join_inputs(tables, inputs)
     device, dtype = tables.categorical.device, tables.categorical.dtype
     width, categorical = tables.categorical.shape[1], inputs.categorical.shape[1]
     dense = len(tables.dense_bias) // width

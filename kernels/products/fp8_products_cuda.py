@@ -22,19 +22,7 @@ from grace.kernels.checks import (
     require_tensor,
     sizes_of,
 )
-from grace.kernels.products.fp8_products import (
-    E4M3,
-    GROWN,
-    HEADROOM,
-    LARGEST,
-    ORDERED,
-    Addition,
-    RoundedOps,
-    RoundedRows,
-    RoundedWeight,
-    check_product,
-    require_ordered,
-)
+from grace.kernels.products import fp8_products as fp8
 from grace.kernels.triton_parts import await_kernel_before, early_launch
 from grace.native.loader import declare_cuda
 
@@ -42,8 +30,8 @@ _BAND = 8  # tiles of rows that share a read of a vocabulary's columns
 _TILE_COLUMNS = 128  # whose squares the product sums
 _FACTOR_ROWS = 256
 _JOINED_ROWS, _JOINED_PARTS = 16, 256  # of a program; that it reads at a time
-_GROWN, _HEADROOM = tl.constexpr(GROWN), tl.constexpr(HEADROOM)
-_LARGEST, _ORDERED = tl.constexpr(LARGEST), tl.constexpr(ORDERED)
+_GROWN, _HEADROOM = tl.constexpr(fp8.GROWN), tl.constexpr(fp8.HEADROOM)
+_LARGEST, _ORDERED = tl.constexpr(fp8.LARGEST), tl.constexpr(fp8.ORDERED)
 
 
 class _Result(IntEnum):
@@ -61,22 +49,22 @@ class _Product(ctypes.Structure):
     )
 
 
-prepare_fp8_products = declare_cuda("grace_cuda_prepare_fp8_products")
+prepare_fp8_products = declare_cuda("grace_cuda_prepare_fp8_products()")
 """Prepare the current GPU, once, before its first product and outside of any capture."""
-_run = declare_cuda("grace_cuda_fp8_product", c_void_p, c_int64, c_int64, c_void_p)
+_run = declare_cuda("grace_cuda_fp8_product(pointer, int64, int64, pointer)")
 
 
-def product_cuda(rounded: Tensor, weight: RoundedWeight, out: Tensor) -> None:
-    check_product(rounded, weight)
+def product_cuda(rounded: Tensor, weight: fp8.RoundedWeight, out: Tensor) -> None:
+    fp8.check_product(rounded, weight)
     require_tensor("out", out, torch.bfloat16, rows=len(rounded), outs=len(weight))
     _launch(_Result.ROWS, rounded, weight, out=out)
 
 
-def add_product_cuda(given: Addition) -> RoundedRows:
+def add_product_cuda(given: fp8.Addition) -> fp8.RoundedRows:
     given.check()
     rows, before = given.rows, given.row_factors
     count, d = rows.shape
-    copy = torch.empty(rows.shape, dtype=E4M3, device=rows.device)
+    copy = torch.empty(rows.shape, dtype=fp8.E4M3, device=rows.device)
     squares = _launch(
         _Result.RESIDUAL,
         given.rounded,
@@ -101,31 +89,26 @@ def add_product_cuda(given: Addition) -> RoundedRows:
             num_warps=4,
             **early_launch(rows.device, count),
         )
-    return RoundedRows(rows, after, copy, rounded_factors)
+    return fp8.RoundedRows(rows, after, copy, rounded_factors)
 
 
-def hidden_cuda(rows: RoundedRows, weight: RoundedWeight, ffn: str) -> Tensor:
-    check_product(rows.rounded, weight)
+def hidden_cuda(rows: fp8.RoundedRows, weight: fp8.RoundedWeight, ffn: str) -> Tensor:
+    fp8.check_product(rows.rounded, weight)
     result = _Result.HIDDEN if ffn == "relu" else _Result.GATED
     shape = (len(rows.rounded), len(weight) // (1 if ffn == "relu" else 2))
-    hidden = torch.empty(shape, dtype=E4M3, device=rows.rounded.device)
+    hidden = torch.empty(shape, dtype=fp8.E4M3, device=rows.rounded.device)
     _launch(result, rows.rounded, weight, copy=hidden, row_factors=rows.rounded_factors)
     return hidden
 
 
-def log_sums_cuda(rows: RoundedRows, weight: RoundedWeight, tokens: int) -> Tensor:
-    check_product(rows.rounded, weight)
+def log_sums_cuda(rows: fp8.RoundedRows, weight: fp8.RoundedWeight, tokens: int) -> Tensor:
+    fp8.check_product(rows.rounded, weight)
     count, device = len(rows.rounded), rows.rounded.device
     shape = (len(weight) // _TILE_COLUMNS, count, 2)
     parts = torch.empty(shape, dtype=torch.float32, device=device)
     factors = rows.rounded_factors
     _launch(
-        _Result.LOG_SUMS,
-        rows.rounded,
-        weight,
-        row_factors=factors,
-        log_sums=parts,
-        counted=tokens,
+        _Result.LOG_SUMS, rows.rounded, weight, row_factors=factors, log_sums=parts, counted=tokens
     )
     out = torch.empty(count, dtype=torch.float32, device=device)
     if count:
@@ -142,26 +125,22 @@ def log_sums_cuda(rows: RoundedRows, weight: RoundedWeight, tokens: int) -> Tens
     return out
 
 
-def round_rows_triton(rows: Tensor, eps: float) -> RoundedRows:
+def round_rows_triton(rows: Tensor, eps: float) -> fp8.RoundedRows:
     count, d = sizes_of("rows", rows, "rows d")
     require_contiguous(rows=rows)
-    require_ordered("rows", d)
+    fp8.require_ordered("rows", d)
     row_factors = torch.empty(count, dtype=torch.float32, device=rows.device)
-    rounded = torch.empty((count, d), dtype=E4M3, device=rows.device)
+    rounded = torch.empty((count, d), dtype=fp8.E4M3, device=rows.device)
     if count:
         _round[(count,)](
-            rows,
-            row_factors,
-            rounded,
-            eps,
-            d=d,
-            num_warps=4,
-            **early_launch(rows.device, count),
+            rows, row_factors, rounded, eps, d=d, num_warps=4, **early_launch(rows.device, count)
         )
-    return RoundedRows(rows, row_factors, rounded, torch.full_like(row_factors, 1.0 / HEADROOM))
+    return fp8.RoundedRows(
+        rows, row_factors, rounded, torch.full_like(row_factors, 1.0 / fp8.HEADROOM)
+    )
 
 
-def round_grown_triton(rows: RoundedRows, before: Tensor) -> None:
+def round_grown_triton(rows: fp8.RoundedRows, before: Tensor) -> None:
     """Do what `round_grown_reference` does. Few rows grow that much, and the others cost little."""
     require_tensor("before", before, torch.float32, rows=len(rows.rows))
     require_contiguous(rows=rows.rows, rounded=rows.rounded, before=before)
@@ -179,7 +158,7 @@ def round_grown_triton(rows: RoundedRows, before: Tensor) -> None:
         )
 
 
-CUDA_ROUNDED = RoundedOps(
+CUDA_ROUNDED = fp8.RoundedOps(
     round_rows=round_rows_triton,
     product=product_cuda,
     add_product=add_product_cuda,
@@ -192,7 +171,7 @@ CUDA_ROUNDED = RoundedOps(
 def _launch(
     result: _Result,
     x: Tensor,
-    weight: RoundedWeight,
+    weight: fp8.RoundedWeight,
     *,
     out: Tensor | None = None,
     copy: Tensor | None = None,
@@ -203,19 +182,19 @@ def _launch(
 ) -> Tensor:
     """Launch a product; return the sums of squares of its tiles' rows, [tiles, rows]."""
     (rows, inner), outs, device = x.shape, len(weight), x.device
-    require_ordered("weight", outs)
+    fp8.require_ordered("weight", outs)
     if inner % 16:
         raise ValueError(f"weight must have a multiple of 16 columns, got {inner}")
     parts = outs // _TILE_COLUMNS if result is _Result.RESIDUAL else 0
     squares = torch.empty((parts, rows), dtype=torch.float32, device=device)
     product = _Product(
-        x=address("rounded", x, device, E4M3),
-        weight=address("weight.rounded", weight.rounded, device, E4M3),
+        x=address("rounded", x, device, fp8.E4M3),
+        weight=address("weight.rounded", weight.rounded, device, fp8.E4M3),
         weight_scales=address("weight.scales", weight.scales, device, torch.float32),
         request_scales=address("request_scales", request_scales, device, torch.float32),
         row_factors=address("row_factors", row_factors, device, torch.float32),
         out=address("out", out, device, torch.bfloat16),
-        rounded=address("copy", copy, device, E4M3),
+        rounded=address("copy", copy, device, fp8.E4M3),
         squares=squares.data_ptr(),
         log_sums=address("log_sums", log_sums, device, torch.float32),
         counted=counted,
@@ -226,7 +205,7 @@ def _launch(
         beams=1 if request_scales is None else rows // len(request_scales),
         result=result,
         early=early_launch(device, rows)["early"],
-        times=HEADROOM if result is _Result.RESIDUAL else 1.0,
+        times=fp8.HEADROOM if result is _Result.RESIDUAL else 1.0,
     )
     blocks = _multiprocessors(device)
     _run(current_stream(device), blocks, ctypes.sizeof(product), ctypes.byref(product))

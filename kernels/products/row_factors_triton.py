@@ -1,8 +1,9 @@
-"""RMS factors on a GPU, and the activation that applies them: one pass over memory each.
+"""RMS factors on a GPU, the activation that applies them, and the encoder's norm: one pass each.
 
-What makes it fast: every element is read once, in 16-byte loads, and only the activation writes
+What makes it fast: every element is read once, in 16-byte loads, and only activation and norm write
 rows. A program computes the factors of a few rows with 2 to 4 loads per thread, issues them all
-before the first product, and sums across warps once. It reads a row longer than a tile in parts.
+before the first product, and sums across warps once. It reads a row longer than a tile in parts. A
+row that is normed stays in registers between its sum and its product.
 """
 
 import torch
@@ -10,12 +11,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from grace.kernels.checks import require_contiguous, sizes_of
+from grace.kernels.checks import require_contiguous, require_tensor, sizes_of
 from grace.kernels.products.row_factors import check_activation
 from grace.kernels.triton_parts import await_kernel_before, early_launch
 
 _FACTOR_TILE = 4096  # elements that a program reads at a time
 _ACTIVATION_TILE = 2048  # elements that a program writes
+_NORM_TILE = 2048  # likewise
 
 
 def row_factors_triton(x: Tensor, eps: float) -> Tensor:
@@ -60,6 +62,30 @@ def activate_triton(hidden: Tensor, row_scale: Tensor, ffn: str) -> Tensor:
             block_columns=columns,
             num_warps=4,
             **early_launch(hidden.device, rows),
+        )
+    return out
+
+
+def rms_norm_triton(x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    """Compute what `rms_norm_reference` does. The product with the gain is rounded once."""
+    d = x.shape[-1]
+    require_tensor("gain", gain, d=d)
+    require_contiguous(x=x, gain=gain)
+    out = torch.empty(x.shape, dtype=gain.dtype, device=x.device)
+    if out.numel():
+        rows, columns = x.numel() // d, triton.next_power_of_2(d)
+        block_rows = max(1, _NORM_TILE // columns)
+        _norm[(triton.cdiv(rows, block_rows),)](
+            x,
+            gain,
+            out,
+            rows,
+            eps,
+            d=d,
+            block_rows=block_rows,
+            block_d=columns,
+            num_warps=4,
+            **early_launch(x.device),
         )
     return out
 
@@ -118,3 +144,28 @@ def _activate(
         result = tl.where(x < 0.0, 0.0, x)  # NaN stays NaN, which a maximum would hide
     p_result = p_out + o_row[:, None] * wide + o_column[None, :]
     tl.store(p_result, result.to(p_out.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _norm(
+    p_x: tl.tensor,
+    p_gain: tl.tensor,
+    p_out: tl.tensor,
+    rows: tl.tensor,
+    eps: tl.tensor,
+    d: tl.constexpr,
+    block_rows: tl.constexpr,
+    block_d: tl.constexpr,
+    early: tl.constexpr,
+) -> None:
+    await_kernel_before(early)
+    o_row = tl.program_id(0).to(tl.int64) * block_rows + tl.arange(0, block_rows)
+    o_d = tl.arange(0, block_d)
+    in_row = o_d < d
+    inside = (o_row < rows)[:, None] & in_row[None, :]
+    o_x = o_row[:, None] * d + o_d[None, :]
+    x = tl.load(p_x + o_x, mask=inside, other=0.0).to(tl.float32)
+    gain = tl.load(p_gain + o_d, mask=in_row, other=0.0).to(tl.float32)
+    factor = tl.rsqrt(tl.sum(x * x, axis=1) / d + eps)
+    normed = x * factor[:, None] * gain[None, :]
+    tl.store(p_out + o_x, normed.to(p_out.dtype.element_ty), mask=inside)

@@ -22,12 +22,7 @@ from grace.index.snapshot import require_sids
 from grace.model.checkpoints.checkpoint import empty_model
 from grace.model.checkpoints.hugging_face import HfFolder, HfTensors, open_folder
 from grace.model.checkpoints.sid_tokens import SidVocabulary, find_sid_tokens
-from grace.model.definition.causal_spec import (
-    CausalDecoderSpec,
-    CausalModelSpec,
-    CausalSpec,
-    PromptSpec,
-)
+from grace.model.definition import causal_spec
 from grace.model.definition.model import CausalModel
 from grace.model.definition.spec import Epsilon, Size
 
@@ -112,18 +107,18 @@ def import_causal(folder: Path, layout: CausalLayout) -> ImportedCausal:
         "normalizer": layout.normalizer,
     }
     place = f"{folder} with {layout.prompt or 'these options'}"
-    spec = load_section(CausalModelSpec, values, place)
+    spec = load_section(causal_spec.CausalModelSpec, values, place)
     with source.tensors(lambda name: name.endswith(".rotary_emb.inv_freq")) as tensors:
         state = _state(tensors, causal)
         tensors.require_all_used()
     causal = replace(causal, tied_head="decoder.head" not in state)
-    model = empty_model(replace(spec, decoder=CausalDecoderSpec(causal)))
+    model = empty_model(replace(spec, decoder=causal_spec.CausalDecoderSpec(causal)))
     assert isinstance(model, CausalModel)
     model.load_state_dict(state, assign=True)
     return ImportedCausal(model.eval(), vocabulary)
 
 
-def read_config(source: HfFolder) -> tuple[CausalConfig, CausalSpec]:
+def read_config(source: HfFolder) -> tuple[CausalConfig, causal_spec.CausalSpec]:
     """Check config.json. Return its keys, and the decoder's sizes in GRACE's terms."""
     family = source.values.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
@@ -146,7 +141,7 @@ def read_config(source: HfFolder) -> tuple[CausalConfig, CausalSpec]:
         "tied_head": config.tie_word_embeddings,
         **FAMILIES[family],
     }
-    return config, load_section(CausalSpec, causal, source.config)
+    return config, load_section(causal_spec.CausalSpec, causal, source.config)
 
 
 def _unsupported(values: Mapping[str, Any], family: str) -> Iterator[str]:
@@ -172,7 +167,7 @@ def _rope(values: Mapping[str, Any]) -> tuple[str, Any]:
     return key, values.get(key) or {}
 
 
-def _prompt(source: HfFolder, config: CausalConfig, layout: CausalLayout) -> PromptSpec:
+def _prompt(source: HfFolder, config: CausalConfig, layout: CausalLayout) -> causal_spec.PromptSpec:
     values: dict[str, Any] = {"history": "clicks"}
     if layout.prompt is not None:
         values |= read_yaml(layout.prompt)
@@ -183,10 +178,10 @@ def _prompt(source: HfFolder, config: CausalConfig, layout: CausalLayout) -> Pro
         raise ConfigError(f"{source.config}: {fault}")
     if layout.history is not None:
         values["history"] = layout.history
-    return load_section(PromptSpec, values, str(layout.prompt or source.config))
+    return load_section(causal_spec.PromptSpec, values, str(layout.prompt or source.config))
 
 
-def _state(tensors: HfTensors, causal: CausalSpec) -> dict[str, Tensor]:
+def _state(tensors: HfTensors, causal: causal_spec.CausalSpec) -> dict[str, Tensor]:
     """Return all weights, but no head if it is tied to the embeddings."""
     vocabulary = (causal.num_tokens, causal.d_model)
     state = {
@@ -208,7 +203,7 @@ def _state(tensors: HfTensors, causal: CausalSpec) -> dict[str, Tensor]:
     return state
 
 
-def _layer(causal: CausalSpec) -> dict[str, Parts]:
+def _layer(causal: causal_spec.CausalSpec) -> dict[str, Parts]:
     """Return a layer's weights: each name here, and the names and shapes in the folder."""
     d, d_ff, d_head = causal.d_model, causal.d_ff, causal.d_head
     of_queries, of_keys = causal.heads * d_head, causal.kv_heads * d_head

@@ -134,7 +134,7 @@ def _steps_flops(spec: CausalModelSpec, beams: Sequence[int]) -> int:
     causal, products = spec.causal, 0
     for step, (rows, codes) in enumerate(zip(beams, spec.vocab_sizes, strict=True)):
         keys = spec.prompt.max_tokens + step
-        layers = 0 if step == 0 else causal.layers * (_row_products(causal) + keys * _pair(causal))
+        layers = 0 if step == 0 else causal.layers * (causal.layer_weights + keys * _pair(causal))
         head = causal.d_model * (causal.num_tokens if spec.normalizer == "all" else codes)
         products += rows * (layers + head)
     return 2 * products
@@ -146,16 +146,10 @@ def _prompt_flops(spec: CausalModelSpec) -> int:
     In the last layer, only the prompt's last token needs more than its keys and values.
     """
     causal, tokens = spec.causal, spec.prompt.max_tokens
-    layer = tokens * _row_products(causal) + tokens * (tokens + 1) // 2 * _pair(causal)
+    layer = tokens * causal.layer_weights + tokens * (tokens + 1) // 2 * _pair(causal)
     keys_and_values = causal.d_model * 2 * causal.kv_heads * causal.d_head
-    last = _row_products(causal) + (tokens - 1) * keys_and_values + tokens * _pair(causal)
+    last = causal.layer_weights + (tokens - 1) * keys_and_values + tokens * _pair(causal)
     return 2 * ((causal.layers - 1) * layer + last)
-
-
-def _row_products(causal: CausalSpec) -> int:
-    """Return the number of products of a token with a layer's weights."""
-    heads = causal.qkv_heads + causal.heads
-    return causal.d_model * (heads * causal.d_head + 3 * causal.d_ff)
 
 
 def _pair(causal: CausalSpec) -> int:

@@ -12,13 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from grace.kernels import Ops
-from grace.kernels.decode.prompt_attention import (
-    Heads,
-    PromptQueries,
-    PromptTokens,
-    causal_attention_reference,
-    place_heads_reference,
-)
+from grace.kernels.decode import prompt_attention
 from grace.kernels.row_stable import linear, sigmoid
 from grace.kernels.row_stable import rms_norm_reference as rms_norm
 from grace.model.definition.causal_spec import CausalModelSpec, CausalSpec
@@ -103,8 +97,8 @@ class CausalDecoder(nn.Module):
         for layer in self.causal_layers():
             queries, pairs = self._heads(layer, x, positions, turns)
             found.append(pairs)
-            asked = PromptTokens(queries, pairs, offsets, len(tokens), self.scale)
-            attended = causal_attention_reference(asked)
+            asked = prompt_attention.PromptTokens(queries, pairs, offsets, len(tokens), self.scale)
+            attended = prompt_attention.causal_attention_reference(asked)
             x = self._feed_forward(layer, x + linear(attended, layer.self_out))
         return found, x[-1]
 
@@ -137,7 +131,7 @@ class CausalDecoder(nn.Module):
         turns = self._turns()
         for layer, pool, pairs in zip(self.causal_layers(), pools, cache.pairs, strict=True):
             queries, pool[table[:, step]] = self._heads(layer, x, positions, turns)
-            asked = PromptQueries(
+            asked = prompt_attention.PromptQueries(
                 queries=queries,
                 pairs=pairs,
                 offsets=cache.offsets,
@@ -161,7 +155,7 @@ class CausalDecoder(nn.Module):
         spec = self.spec
         product = linear(rms_norm(x, layer.self_norm, spec.norm_eps), layer.qkv)
         pairs = x.new_empty((len(x), 2, spec.kv_heads, spec.d_head))
-        heads = Heads(
+        heads = prompt_attention.Heads(
             product=product,
             heads=spec.heads,
             positions=positions,
@@ -170,7 +164,7 @@ class CausalDecoder(nn.Module):
             bias=layer.qkv_bias,
             gains=layer.head_norm,
         )
-        return place_heads_reference(heads, pairs), pairs
+        return prompt_attention.place_heads_reference(heads, pairs), pairs
 
     def _turns(self) -> Tensor:
         return turns_of(self.spec, self.positions, self.device)

@@ -62,6 +62,11 @@ class CausalSpec(Section):
         """The heads of queries, keys and values together."""
         return self.heads + 2 * self.kv_heads
 
+    @property
+    def layer_weights(self) -> int:
+        """The numbers in a layer's matrices, and so the products of a token with them."""
+        return self.d_model * ((self.qkv_heads + self.heads) * self.d_head + 3 * self.d_ff)
+
 
 @dataclass(frozen=True, slots=True)
 class CausalDecoderSpec(Section):

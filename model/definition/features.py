@@ -29,12 +29,7 @@ from grace.model.definition.inputs import (
     SequenceEvents,
     SequenceTensors,
 )
-from grace.model.definition.spec import (
-    BagInput,
-    CategoricalInput,
-    DenseInput,
-    SequenceInput,
-)
+from grace.model.definition.spec import BagInput, CategoricalInput, DenseInput, SequenceInput
 from grace.model.definition.t5_spec import EncoderDecoderSpec
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from grace.configs.generation import BeamProfile, GenerationConfig
-from grace.kernels import AdmissionSlot, Ops, admission_slot
-from grace.model.definition.beam_search import Generated, require_together
+from grace.kernels import AdmissionSlot, Ops
+from grace.model.definition.beam_search import Generated
 from grace.model.definition.inputs import map_tensors
 from grace.model.definition.model import CausalModel
 from grace.model.engine.causal_loop import CausalSteps, PromptRoom, read_prompts
@@ -78,10 +78,7 @@ class CausalGeneration:
 
     @torch.inference_mode()
     def generate(self, prompts: Features, task: SearchTask) -> Generated:
-        require_together(self.vocab_sizes, task.index, task.profile)
-        slot = admission_slot(self.ops)
-        slot.point_at(task.users, task.index)
-        ops = self.ops if task.trace is None else task.trace.of(self.ops)
+        slot, ops = task.begin(self.vocab_sizes, self.ops)
         batch = len(task.users.bitmask)
         self._read(self._placed(prompts, batch))
         return map_tensors(self._search(batch, slot, task.profile, ops), torch.Tensor.cpu)

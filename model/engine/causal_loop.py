@@ -14,7 +14,7 @@ from torch import Tensor
 
 from grace.kernels import Beams, Ops
 from grace.kernels.decode.prompt_attention import Heads, PromptQueries, PromptTokens
-from grace.model.engine.causal_weights import CausalWeights, FastCausalLayer
+from grace.model.engine.causal_weights import CausalWeights
 from grace.model.engine.fast_search import StepLogits
 from grace.model.engine.residual import Residual, input_type
 
@@ -66,7 +66,7 @@ def read_prompts(weights: CausalWeights, room: PromptRoom, rows: int, ops: Ops) 
         dtype = input_type(weights.layers[index].self_out)
         own = PromptTokens(queries, pairs, room.offsets, room.longest, weights.scale, dtype)
         layers.finish(index, x, ops.causal_attention(own))
-    layers.keys_and_values(last, x, positions, room.pairs[last][:rows])
+    layers.heads(last, x, positions, room.pairs[last][:rows], queries=False)
     ends = (room.offsets[1:] - 1).clamp(min=0).long()
     x = Residual(x.rows[ends], weights, ops, grows=True)
     pool = room.pairs[last].new_empty((len(ends), *room.pairs[last].shape[1:]))
@@ -138,26 +138,20 @@ class _Layers:
     requests: int  # whose beams attend to prompts
     ops: Ops
 
-    def heads(self, index: int, x: Residual, positions: Tensor, pairs: Tensor) -> Tensor:
-        """Return queries, and write keys and values to `pairs`."""
-        return self._placed(
-            self.weights.layers[index], self.weights.spec.heads, x, positions, pairs
-        )
-
-    def keys_and_values(self, index: int, x: Residual, positions: Tensor, pairs: Tensor) -> None:
-        layer, spec = self.weights.layers[index], self.weights.spec
-        self._placed(layer.without_queries(spec.heads * spec.d_head), 0, x, positions, pairs)
-
-    def _placed(
-        self, layer: FastCausalLayer, heads: int, x: Residual, positions: Tensor, pairs: Tensor
+    def heads(
+        self, index: int, x: Residual, positions: Tensor, pairs: Tensor, *, queries: bool = True
     ) -> Tensor:
+        """Return queries if they are wanted, and write keys and values to `pairs`."""
+        layer, spec = self.weights.layers[index], self.weights.spec
+        if not queries:
+            layer = layer.without_queries(spec.heads * spec.d_head)
         product, row_scale = x.product(layer.qkv)
         placed = Heads(
             product=product,
-            heads=heads,
+            heads=spec.heads if queries else 0,
             positions=positions,
             turns=self.weights.turns,
-            eps=self.weights.spec.norm_eps,
+            eps=spec.norm_eps,
             bias=layer.bias,
             gains=layer.gains,
             row_scale=row_scale,

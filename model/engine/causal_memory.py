@@ -15,7 +15,7 @@ def memory_of_weights(spec: CausalModelSpec) -> int:
     """Return the bytes of all weights in float32, in which a CPU computes."""
     causal = spec.causal
     heads = 1 if causal.tied_head else 2
-    each = causal.layers * _layer(spec) + heads * causal.num_tokens * causal.d_model
+    each = causal.layers * causal.layer_weights + heads * causal.num_tokens * causal.d_model
     return each * _FLOAT32
 
 
@@ -37,7 +37,7 @@ def memory_on_gpu(
     causal, size = spec.causal, PRECISIONS[precision].itemsize
     rounded = 1 if precision == "fp8" else size
     vocabulary = causal.num_tokens * causal.d_model
-    copies = causal.layers * _layer(spec) * rounded
+    copies = causal.layers * causal.layer_weights * rounded
     copies += vocabulary * (size + rounded) + 2 * sum(spec.vocab_sizes) * causal.d_model * size
     folded = _FLOAT32 * max(6 * causal.d_ff * causal.d_model, 2 * vocabulary)
     pair = causal.layers * 2 * causal.kv_heads * causal.d_head * size  # keys and values of a token
@@ -50,13 +50,6 @@ def memory_on_gpu(
     graphs += len(config.batch_buckets) * len(config.profiles)
     served = (prompts + beams) * pair + (prompts + rows) * states + logits + graphs * _OF_A_GRAPH
     return int(_ALLOCATED * (stored + copies + max(folded, served)))
-
-
-def _layer(spec: CausalModelSpec) -> int:
-    """Return the number of a layer's weights."""
-    causal = spec.causal
-    attention = (causal.qkv_heads + causal.heads) * causal.d_head
-    return causal.d_model * (attention + 3 * causal.d_ff)
 
 
 def _rows_of_a_step(config: GenerationConfig) -> int:

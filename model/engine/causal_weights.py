@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from grace.configs.errors import ConfigError
 from grace.configs.options import Fp8Product
 from grace.kernels import load_rounded_ops
 from grace.kernels.products.fp8_products import LARGEST, ORDERED, Order, RoundedOps, RoundedWeight
 from grace.model.definition.causal import CausalDecoder, CausalLayer, turns_of
 from grace.model.definition.causal_spec import CausalSpec
 from grace.model.engine.decode_weights import PRECISIONS, Precision, Products, Weight
-from grace.model.engine.rounded_weights import nonzero
+from grace.model.engine.rounded_weights import nonzero, products_in_fp8, require_whole_tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +68,13 @@ class CausalWeights:
         dtype, spec = PRECISIONS[precision], decoder.spec
         names = rounded_causal(precision, kept)
         if names:
-            _require_shapes(spec)
-        elif precision == "fp8":
-            raise ConfigError(
-                f"fp8_keep: {', '.join(kept)}: leaves no product of this decoder in fp8; keep "
-                "fewer, or use bf16"
-            )
+            sizes = {
+                "d_model": spec.d_model,
+                "heads * d_head": spec.heads * spec.d_head,
+                "2 * kv_heads * d_head": 2 * spec.kv_heads * spec.d_head,
+                "2 * d_ff": 2 * spec.d_ff,
+            }
+            require_whole_tiles(sizes)
         own_head = decoder.embed if decoder.head is None else decoder.head
         head = own_head.float() * decoder.final_norm.float()
         tokens = [decoder.tokens_at(step) for step in range(decoder.sid_length)]
@@ -105,8 +105,7 @@ class CausalWeights:
 
 def rounded_causal(precision: Precision, kept: Collection[Fp8Product]) -> tuple[Fp8Product, ...]:
     """Return the products of a causal decoder that compute with e4m3."""
-    own: tuple[Fp8Product, ...] = ("qkv", "self_out", "feed_forward")
-    return tuple(x for x in own if x not in kept) if precision == "fp8" else ()
+    return products_in_fp8(("qkv", "self_out", "feed_forward"), precision, kept)
 
 
 def _folded(
@@ -167,18 +166,3 @@ def _rounded_head(head: Tensor) -> RoundedWeight:
     """Return the head rounded, with rows of zeros after its own: a product has whole tiles."""
     missing = -len(head) % ORDERED
     return RoundedWeight.of(functional.pad(head, (0, 0, 0, missing)), reads="ordered")
-
-
-def _require_shapes(spec: CausalSpec) -> None:
-    sizes = {
-        "d_model": spec.d_model,
-        "heads * d_head": spec.heads * spec.d_head,
-        "2 * kv_heads * d_head": 2 * spec.kv_heads * spec.d_head,
-        "2 * d_ff": 2 * spec.d_ff,
-    }
-    for name, size in sizes.items():
-        if size % ORDERED:
-            raise ConfigError(
-                f"precision: fp8 needs a decoder whose {name} is a multiple of {ORDERED}, the "
-                f"checkpoint's is {size}; use bf16"
-            )

@@ -13,14 +13,7 @@ from torch import Tensor, nn
 
 from grace.kernels.row_stable import linear
 from grace.kernels.row_stable import rms_norm_reference as rms_norm
-from grace.model.definition.interformer import (
-    Attention,
-    FeedForward,
-    InterFormerBlock,
-    InterFormerEncoder,
-    PersonalFeedForward,
-    SequenceLayer,
-)
+from grace.model.definition import interformer
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +75,7 @@ class FastEncoderWeights:
 
     @staticmethod
     @torch.no_grad()
-    def of(encoder: InterFormerEncoder) -> "FastEncoderWeights":
+    def of(encoder: interformer.InterFormerEncoder) -> "FastEncoderWeights":
         """Fold the weights of an encoder in float32."""
         shape = -1, encoder.spec.summary_tokens, encoder.spec.d_model
         return FastEncoderWeights(
@@ -95,8 +88,8 @@ class FastEncoderWeights:
 
 
 def _block(block: nn.Module) -> FastBlock:
-    assert isinstance(block, InterFormerBlock)
-    layers = [layer for layer in block.sequences if isinstance(layer, SequenceLayer)]
+    assert isinstance(block, interformer.InterFormerBlock)
+    layers = [layer for layer in block.sequences if isinstance(layer, interformer.SequenceLayer)]
     sequences = None
     if layers:
         feed_forwards = [layer.feed_forward for layer in layers]
@@ -116,7 +109,7 @@ def _block(block: nn.Module) -> FastBlock:
     )
 
 
-def _pool(queries: Tensor, layer: Attention) -> FastPool:
+def _pool(queries: Tensor, layer: interformer.Attention) -> FastPool:
     projected = linear(rms_norm(queries, layer.norm, layer.eps), layer.q)
     return FastPool(
         queries=queries.detach().unsqueeze(0),
@@ -126,14 +119,16 @@ def _pool(queries: Tensor, layer: Attention) -> FastPool:
     )
 
 
-def _self_attention(layers: Sequence[Attention]) -> FastSelfAttention:
+def _self_attention(layers: Sequence[interformer.Attention]) -> FastSelfAttention:
     return FastSelfAttention(
         qkv=torch.stack([torch.cat([each.q, each.kv]) * each.norm for each in layers]),
         out=torch.stack([each.out for each in layers]),
     )
 
 
-def _feed_forward(layers: Sequence[FeedForward | PersonalFeedForward]) -> FastFeedForward:
+def _feed_forward(
+    layers: Sequence[interformer.FeedForward | interformer.PersonalFeedForward],
+) -> FastFeedForward:
     return FastFeedForward(
         ffn_in=torch.stack([each.ffn_in * each.norm for each in layers]),
         ffn_out=torch.stack([each.ffn_out for each in layers]),

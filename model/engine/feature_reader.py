@@ -7,7 +7,6 @@ on the batch size alone, except that of the bags' ids.
 
 import weakref
 from collections.abc import Sequence
-from ctypes import c_char_p, c_int32, c_int64, c_uint64
 from dataclasses import dataclass
 from itertools import chain
 
@@ -21,25 +20,20 @@ from grace.configs.errors import ConfigError, RequestError
 from grace.configs.machine import available_cores
 from grace.model.definition.inputs import AGE_BUCKETS, JaggedIds, ModelInputs, SequenceEvents
 from grace.model.definition.spec import ModelSpec, Packing
-from grace.native.loader import array_in, array_out, declare
+from grace.native.loader import declare
 from grace.native.wire import field_number, read_batch
 
 MOST_ROWS = 2**31 - 1  # int32 numbers the rows of all tables of a kind
 
 _open = declare(
-    "grace_features_open",
-    *(c_int64, array_in(np.int64), c_int64, c_int64, c_int32),
-    *(array_in(np.int64), array_in(np.int32), c_int32, array_out(np.uint64)),
+    "grace_features_open(int64, int64[], int64, int64, int32, int64[], int32[], int32, "
+    "out uint64[])"
 )
-_add_input = declare(
-    "grace_features_add",
-    *(c_uint64, c_int64, c_char_p, c_int64, array_in(np.int64), c_int64, array_in(np.float32)),
-)
-_close = declare("grace_features_close", c_uint64)
+_add_input = declare("grace_features_add(uint64, int64, text, int64, int64[], int64, float32[])")
+_close = declare("grace_features_close(uint64)")
 _read = declare(
-    "grace_features_read",
-    *(c_uint64, array_in(np.int64), array_out(np.float32, 2), array_out(np.int32, 2)),
-    *(array_out(np.int32), c_int64, array_out(np.int32), array_out(np.int32, 3)),
+    "grace_features_read(uint64, int64[], out float32[,], out int32[,], out int32[], int64, "
+    "out int32[], out int32[,,])"
 )
 
 _MOST_THREADS = 4

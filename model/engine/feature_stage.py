@@ -29,15 +29,8 @@ from grace.model.definition.features import (
 )
 from grace.model.definition.inputs import FeatureTensors, Prompts, SequenceTensors, map_tensors
 from grace.model.definition.model import AnyModel, CausalModel, Model
+from grace.model.engine import feature_reader
 from grace.model.engine.device_copy import Staging
-from grace.model.engine.feature_reader import (
-    FeatureLookups,
-    FeatureReader,
-    ReadFeatures,
-    event_rows_of,
-    model_inputs_of,
-    squash,
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +38,7 @@ class PlacedLookups:
     """A batch on a GPU, whose features a graph of generation computes."""
 
     stage: "FastStage"
-    lookups: FeatureLookups
+    lookups: feature_reader.FeatureLookups
     # int64 [5]: the addresses of its row numbers; a graph reads those of each batch in turn
     at: Tensor
     compute: Callable[[], FeatureTensors]  # makes the features of the batch to which `at` points
@@ -63,7 +56,7 @@ class PlacedPrompts(Prompts):
 
 
 Features: TypeAlias = FeatureTensors | Prompts | PlacedLookups
-BatchFeatures: TypeAlias = tuple[ReadFeatures, Callable[[], Features]]
+BatchFeatures: TypeAlias = tuple[feature_reader.ReadFeatures, Callable[[], Features]]
 """A batch as it was read, and a function that makes its features. That runs on the device's current
 stream, in memory of the batch's staging."""
 
@@ -72,7 +65,7 @@ class PlainStage:
     def __init__(self, model: AnyModel) -> None:
         self._spec = model.spec
         self._features = model.features
-        self._reader = FeatureReader(model.spec)
+        self._reader = feature_reader.FeatureReader(model.spec)
 
     def read(self, messages: Sequence[bytes], size: int, staging: Staging) -> BatchFeatures:
         """Read a batch of messages, and send it to the device if there is one."""
@@ -80,8 +73,8 @@ class PlainStage:
         return read, partial(self._compute, read.inputs)
 
     @torch.inference_mode()
-    def _compute(self, lookups: FeatureLookups) -> Features:
-        features: Features = self._features(model_inputs_of(self._spec, lookups))
+    def _compute(self, lookups: feature_reader.FeatureLookups) -> Features:
+        features: Features = self._features(feature_reader.model_inputs_of(self._spec, lookups))
         return features
 
 
@@ -94,7 +87,7 @@ class FastStage:
     @torch.inference_mode()
     def __init__(self, model: Model, dtype: torch.dtype, ops: FeatureOps | None = None) -> None:
         self._device = model.decoder.device
-        self._reader = FeatureReader(model.spec)
+        self._reader = feature_reader.FeatureReader(model.spec)
         self._ops = ops or load_feature_ops(self._device)
         features = model.features
         self._single: _SingleInputs | None = None
@@ -102,7 +95,7 @@ class FastStage:
             self._lengths = [features.context_tokens]
             self._events = _together([features.embed, _zeros(features.embed)], dtype)
         else:
-            layout, zeros = event_rows_of(model.spec)
+            layout, zeros = feature_reader.event_rows_of(model.spec)
             self._lengths = [rows.places.stop - rows.places.start for rows in layout]
             self._events = _together([*_event_tables(features), _zeros(features.tokens)], dtype)
             assert len(self._events) == zeros + 1
@@ -110,13 +103,13 @@ class FastStage:
 
     def read(self, messages: Sequence[bytes], size: int, staging: Staging) -> BatchFeatures:
         read = self._reader.read(messages, size, staging.arrays)
-        squash(read.inputs.dense.numpy())
+        feature_reader.squash(read.inputs.dense.numpy())
         staging.send()
         return read, staging.once(self._placed)
 
     def _placed(self, tensors: Sequence[Tensor]) -> Callable[[], PlacedLookups]:
         """Return what returns the features of every batch that these tensors will hold."""
-        lookups = FeatureLookups(*tensors)
+        lookups = feature_reader.FeatureLookups(*tensors)
 
         def compute() -> FeatureTensors:
             return self._computed(lookups)()
@@ -132,7 +125,7 @@ class FastStage:
         return PlacedLookups(self, lookups, at, self._computed(lookups, at))
 
     def _computed(
-        self, lookups: FeatureLookups, at: Tensor | None = None
+        self, lookups: feature_reader.FeatureLookups, at: Tensor | None = None
     ) -> Callable[[], FeatureTensors]:
         tokens = None if self._single is None else self._single.prepared(lookups, at)
         found = () if at is None else (at[4:],)
@@ -149,7 +142,7 @@ class PromptStage:
     """The features of a causal model on a GPU: its prompts, in the batch's memory there."""
 
     def __init__(self, model: CausalModel) -> None:
-        self._reader = FeatureReader(model.spec)
+        self._reader = feature_reader.FeatureReader(model.spec)
 
     def read(self, messages: Sequence[bytes], size: int, staging: Staging) -> BatchFeatures:
         read = self._reader.read(messages, size, staging.arrays)
@@ -194,7 +187,9 @@ class _SingleInputs:
             bags=_together([no_rows, *bags], dtype),
         )
 
-    def prepared(self, lookups: FeatureLookups, at: Tensor | None = None) -> Callable[[], Tensor]:
+    def prepared(
+        self, lookups: feature_reader.FeatureLookups, at: Tensor | None = None
+    ) -> Callable[[], Tensor]:
         """-> [B, tokens, d]"""
         tokens, project = self._tokens.expand(len(lookups.events), -1, -1), self._project
         if project is None:

@@ -15,18 +15,8 @@ from torch import Tensor
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.options import Fp8Product
-from grace.kernels import (
-    AdmissionSlot,
-    Ops,
-    admission_slot,
-    load_encoder_ops,
-)
-from grace.model.definition.beam_search import (
-    Generated,
-    SearchableDecoder,
-    beam_search,
-    require_together,
-)
+from grace.kernels import AdmissionSlot, Ops, load_encoder_ops
+from grace.model.definition.beam_search import Generated, SearchableDecoder, beam_search
 from grace.model.definition.inputs import FeatureTensors, Prompts, map_tensors
 from grace.model.definition.model import AnyModel, CausalModel, Model
 from grace.model.engine.causal_generation import CausalGeneration
@@ -86,7 +76,7 @@ class PlainGeneration:
         decoder: SearchableDecoder[Any, Any] = self._model.decoder
         given = features if isinstance(features, Prompts) else at_once(features)
         context = self._model.encoder(given)
-        ops = self._ops if task.trace is None else task.trace.of(self._ops)
+        ops = task.traced(self._ops)
         found = beam_search(decoder, context, task.users, task.index, task.profile, ops)
         return map_tensors(found, torch.Tensor.cpu)
 
@@ -127,10 +117,7 @@ class FastGeneration:
 
     @torch.inference_mode()
     def generate(self, features: Features, task: SearchTask) -> Generated:
-        require_together(self.vocab_sizes, task.index, task.profile)
-        slot = admission_slot(self.ops)
-        slot.point_at(task.users, task.index)
-        ops = self.ops if task.trace is None else task.trace.of(self.ops)
+        slot, ops = task.begin(self.vocab_sizes, self.ops)
         found = self._search(at_once(features).to(self.dtype), slot, task.profile, ops)
         return map_tensors(found, torch.Tensor.cpu)
 

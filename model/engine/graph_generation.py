@@ -41,6 +41,16 @@ class SearchTask:
     profile: BeamProfile
     trace: SearchTrace | None = None
 
+    def begin(self, vocab_sizes: tuple[int, ...], ops: Ops) -> tuple[AdmissionSlot, Ops]:
+        """Return a slot that points at users and index, and the operations that the trace notes."""
+        require_together(vocab_sizes, self.index, self.profile)
+        slot = admission_slot(ops)
+        slot.point_at(self.users, self.index)
+        return slot, self.traced(ops)
+
+    def traced(self, ops: Ops) -> Ops:
+        return ops if self.trace is None else self.trace.of(ops)
+
 
 class Generation(Protocol):
     """Generation with one checkpoint, for any snapshot of its SID space."""
@@ -70,22 +80,16 @@ Stage = TypeVar("Stage", contravariant=True)
 Inputs = TypeVar("Inputs")
 
 
-class FastEngine(Protocol[Stage, Inputs]):
-    """What `GraphGeneration` records: the search of one checkpoint on a GPU."""
+class FastEngine(Generation, Protocol[Stage, Inputs]):
+    """What `GraphGeneration` records: the search of one checkpoint on a GPU.
+
+    Its own `graphs` come before those of the search, and `generate` runs one operation after the
+    other.
+    """
 
     vocab_sizes: tuple[int, ...]
     device: torch.device
     ops: Ops
-    fp8_products: tuple[Fp8Product, ...]
-
-    @property
-    def memo(self) -> PrefixMemo | None: ...
-    @property
-    def graphs(self) -> int:
-        """The number of graphs that come before those of the search."""
-
-    def generate(self, features: Features, task: SearchTask) -> Generated:
-        """Generate without a graph, one operation after the other."""
 
     def recorded(self, stage: Stage, bucket: int, memory: GraphMemory) -> Inputs:
         """Return what the graphs of a bucket read, and record what comes before them."""

@@ -11,13 +11,7 @@ import torch
 from torch import Tensor
 
 from grace.kernels import Ops
-from grace.kernels.products.fp8_products import (
-    E4M3,
-    Addition,
-    RoundedOps,
-    RoundedRows,
-    RoundedWeight,
-)
+from grace.kernels.products import fp8_products as fp8
 from grace.kernels.row_stable import linear
 from grace.model.engine.decode_weights import Products, Weight, float_product
 
@@ -37,7 +31,7 @@ class StreamWeights(Protocol):
     @property
     def products(self) -> Products: ...
     @property
-    def rounded(self) -> RoundedOps | None: ...
+    def rounded(self) -> fp8.RoundedOps | None: ...
 
 
 class Residual:
@@ -51,7 +45,7 @@ class Residual:
         self._grows = grows
         self._weights, self._ops, self._eps = weights, ops, weights.spec.norm_eps
         self._factors: Tensor | None = None
-        self._copy: RoundedRows | None = None
+        self._copy: fp8.RoundedRows | None = None
         self._is_changed = False
 
     @property
@@ -63,14 +57,14 @@ class Residual:
 
     def product(self, weight: Weight) -> tuple[Tensor, Tensor]:
         """Return the product with a weight, without its row factors, and the factors."""
-        if isinstance(weight, RoundedWeight):
+        if isinstance(weight, fp8.RoundedWeight):
             out = self.rows.new_empty((len(self.rows), len(weight)))
             return out, self.into(weight, out)
         return linear(self.rows, weight), self.row_factors
 
     def into(self, weight: Weight, out: Tensor) -> Tensor:
         """Write the product with a weight to `out`, [rows, out], and return its row factors."""
-        if isinstance(weight, RoundedWeight):
+        if isinstance(weight, fp8.RoundedWeight):
             copy = self._rounded()
             self._rounded_ops.product(copy.rounded, weight, out)
             return copy.rounded_factors
@@ -79,9 +73,9 @@ class Residual:
 
     def add(self, x: Tensor, weight: Weight, request_scales: Tensor | None = None) -> None:
         """Add x W^T. `x` has the weight's `input_type`; `request_scales` are for rounded ones."""
-        if isinstance(weight, RoundedWeight):
+        if isinstance(weight, fp8.RoundedWeight):
             before = self.row_factors
-            addition = Addition(self.rows, before, x, weight, request_scales, self._eps)
+            addition = fp8.Addition(self.rows, before, x, weight, request_scales, self._eps)
             self._copy = self._rounded_ops.add_product(addition)
             if self._grows or not self._is_changed:
                 self._rounded_ops.round_grown(self._copy, before)
@@ -93,7 +87,7 @@ class Residual:
 
     def hidden(self, weight: Weight) -> Tensor:
         """Return the hidden rows of a feed-forward network, for a second product with them."""
-        if isinstance(weight, RoundedWeight):
+        if isinstance(weight, fp8.RoundedWeight):
             return self._rounded_ops.hidden(self._rounded(), weight, self._weights.spec.ffn)
         product, factors = self.product(weight)
         return self._ops.activate(product, factors, self._weights.spec.ffn)
@@ -104,16 +98,16 @@ class Residual:
 
     def log_sums(self, head: Weight, tokens: int) -> Tensor:
         """Return each row's log of the sum of exp of its logits, over `tokens`.   float32 [rows]"""
-        if isinstance(head, RoundedWeight):
+        if isinstance(head, fp8.RoundedWeight):
             return self._rounded_ops.log_sums(self._rounded(), head, tokens)
         return self._ops.log_sums(self.rows, head, self.row_factors)
 
     @property
-    def _rounded_ops(self) -> RoundedOps:
+    def _rounded_ops(self) -> fp8.RoundedOps:
         assert self._weights.rounded is not None
         return self._weights.rounded
 
-    def _rounded(self) -> RoundedRows:
+    def _rounded(self) -> fp8.RoundedRows:
         if self._copy is None:
             self._copy = self._rounded_ops.round_rows(self.rows, self._eps)
             self._factors = self._copy.row_factors
@@ -122,4 +116,4 @@ class Residual:
 
 def input_type(weight: Weight) -> torch.dtype:
     """Return the type of rows that a weight multiplies."""
-    return E4M3 if isinstance(weight, RoundedWeight) else weight.dtype
+    return fp8.E4M3 if isinstance(weight, fp8.RoundedWeight) else weight.dtype

@@ -10,7 +10,7 @@ The heads stay in bfloat16: they are a small part of a search and decide its ord
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import get_args
 
@@ -20,9 +20,18 @@ from torch import Tensor
 from grace.configs.errors import ConfigError
 from grace.configs.options import Fp8Product
 from grace.kernels import load_rounded_ops
-from grace.kernels.products.fp8_products import LARGEST, ORDERED, RoundedWeight
+from grace.kernels.products.fp8_products import LARGEST, ORDERED, Order, RoundedWeight
 from grace.model.definition.t5_spec import DecoderSpec
 from grace.model.engine.decode_weights import PRECISIONS, FastLayer, FastWeights, Precision, Weight
+
+_ORDERS: Mapping[str, tuple[Fp8Product, Order]] = {
+    "self_out": ("self_out", "plain"),
+    "cross_q": ("cross_q", "ordered"),
+    "cross_out": ("cross_out", "plain"),
+    "ffn_in": ("feed_forward", "ordered"),
+    "ffn_out": ("feed_forward", "ordered"),
+}
+"""The product of each of a layer's weights, and the order of the rows that it multiplies."""
 
 
 def weights_in(
@@ -31,22 +40,17 @@ def weights_in(
     """Return float32 weights in a precision. fp8 leaves `kept` in bfloat16."""
     if precision != "fp8":
         return folded.to(PRECISIONS[precision])
-    names = rounded_products(folded.spec, precision, kept)
-    if not names:
-        raise ConfigError(
-            f"fp8_keep: {', '.join(kept)}: leaves no product of this decoder in fp8; "
-            "keep fewer, or use bf16"
-        )
-    _require_shapes(folded, names)
+    spec = folded.spec
+    names = rounded_products(spec, precision, kept)
+    of_ffn = {"d_ff": spec.d_ff} if "feed_forward" in names else {}
+    require_whole_tiles({"d_model": spec.d_model, "heads * d_head": folded.inner, **of_ffn})
     balanced = _balanced(folded)
     plain = balanced.to(PRECISIONS[precision])
     given = zip(balanced.layers, plain.layers, strict=True)
     return replace(
         plain,
         layers=tuple(_layer(own, other, names) for own, other in given),
-        qkv=tuple(_rounded(each, ordered=True) for each in balanced.qkv)
-        if "qkv" in names
-        else plain.qkv,
+        qkv=tuple(_rounded(x, "ordered") for x in balanced.qkv) if "qkv" in names else plain.qkv,
         rounded=load_rounded_ops(folded.device),
         value_norms=_value_norms(folded) if "cross_out" in names else None,
     )
@@ -56,29 +60,45 @@ def rounded_products(
     spec: DecoderSpec, precision: Precision, kept: Collection[Fp8Product]
 ) -> tuple[Fp8Product, ...]:
     """Return the decoder's products that compute with e4m3."""
-    if precision != "fp8":
-        return ()
     every: tuple[Fp8Product, ...] = get_args(Fp8Product)
     gated = spec.ffn != "relu"  # the product's epilogue has no gate
-    return tuple(x for x in every if x not in kept and not (gated and x == "feed_forward"))
+    own = tuple(x for x in every if not (gated and x == "feed_forward"))
+    return products_in_fp8(own, precision, kept)
+
+
+def products_in_fp8(
+    own: tuple[Fp8Product, ...], precision: Precision, kept: Collection[Fp8Product]
+) -> tuple[Fp8Product, ...]:
+    """Return a decoder's own products without the kept ones; precision fp8 needs one at least."""
+    if precision != "fp8":
+        return ()
+    names = tuple(x for x in own if x not in kept)
+    if not names:
+        raise ConfigError(
+            f"fp8_keep: {', '.join(kept)}: leaves no product of this decoder in fp8; keep fewer, "
+            "or use bf16"
+        )
+    return names
+
+
+def require_whole_tiles(sizes: Mapping[str, int]) -> None:
+    for name, size in sizes.items():
+        if size % ORDERED:
+            other = ", or fp8_keep: [feed_forward]" if name == "d_ff" else ""
+            raise ConfigError(
+                f"precision: fp8 needs a decoder whose {name} is a multiple of {ORDERED}, the "
+                f"checkpoint's is {size}; use bf16{other}"
+            )
 
 
 def _layer(balanced: FastLayer, plain: FastLayer, names: Collection[str]) -> FastLayer:
-    changed: dict[str, Weight] = {}
-    for name, product, ordered in (
-        ("self_out", "self_out", False),
-        ("cross_q", "cross_q", True),
-        ("cross_out", "cross_out", False),
-        ("ffn_in", "feed_forward", True),
-        ("ffn_out", "feed_forward", True),
-    ):
-        if product in names:
-            changed[name] = _rounded(getattr(balanced, name), ordered=ordered)
+    chosen = {name: order for name, (product, order) in _ORDERS.items() if product in names}
+    changed = {name: _rounded(getattr(balanced, name), chosen[name]) for name in chosen}
     return replace(plain, **changed)
 
 
-def _rounded(weight: Weight, *, ordered: bool) -> RoundedWeight:
-    return RoundedWeight.of(_plain(weight), reads="ordered" if ordered else "plain")
+def _rounded(weight: Weight, reads: Order) -> RoundedWeight:
+    return RoundedWeight.of(_plain(weight), reads=reads)
 
 
 def _balanced(folded: FastWeights) -> FastWeights:
@@ -108,20 +128,6 @@ def _value_norms(folded: FastWeights) -> Tensor:
     by_layer = folded.cross_kv.view(len(folded.layers), 2, folded.inner, -1)
     norms: Tensor = torch.linalg.vector_norm(by_layer[:, 1], dim=2)
     return norms.amax(dim=1)
-
-
-def _require_shapes(folded: FastWeights, names: Collection[str]) -> None:
-    spec = folded.spec
-    sizes = {"d_model": spec.d_model, "heads * d_head": folded.inner}
-    if "feed_forward" in names:
-        sizes["d_ff"] = spec.d_ff
-    for name, size in sizes.items():
-        if size % ORDERED:
-            other = ", or fp8_keep: [feed_forward]" if name == "d_ff" else ""
-            raise ConfigError(
-                f"precision: fp8 needs a decoder whose {name} is a multiple of {ORDERED}, the "
-                f"checkpoint's is {size}; use bf16{other}"
-            )
 
 
 def _plain(weight: Weight) -> Tensor:

@@ -17,21 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from grace import kernels
 from grace.configs.eligibility import EXACT
 from grace.configs.generation import BeamProfile
 from grace.configs.options import EvaluationSpec
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import read_data_folder
 from grace.index.users.user_rows import UserEncoder
-from grace.kernels import (
-    REFERENCE,
-    DecodeIndex,
-    Ops,
-    UserTensors,
-    device_named,
-    load_ops,
-    with_eligible,
-)
 from grace.kernels.eligibility.tensors import has_bit
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_encoder_decoder, require_match
 from grace.model.definition.model import Model
@@ -125,7 +117,7 @@ class Search:
     """A model in the product's own beam search, on the device of both."""
 
     model: Model
-    index: DecodeIndex
+    index: kernels.DecodeIndex
     profile: BeamProfile
 
     @property
@@ -133,12 +125,12 @@ class Search:
         return self.index.csr_tokens.device
 
     @property
-    def ops(self) -> Ops:
+    def ops(self) -> kernels.Ops:
         """Return the plain operations for a GPU: the fast ones need Triton and compiled kernels."""
-        return load_ops(self.device) if self.device.type == "cpu" else REFERENCE
+        return kernels.load_ops(self.device) if self.device.type == "cpu" else kernels.REFERENCE
 
     def leaves(
-        self, batches: HistoryBatches, events: Int64, users: UserTensors | None = None
+        self, batches: HistoryBatches, events: Int64, users: kernels.UserTensors | None = None
     ) -> Int64:
         """Return what follows the history before each event, best first.   [B, num_sids]
 
@@ -149,7 +141,7 @@ class Search:
             features = self.model.features(inputs)
         if users is None:
             nobody = self.index.csr_tokens.new_zeros((len(events), 0), dtype=torch.int64)
-            users = UserTensors.asking(nobody)
+            users = kernels.UserTensors.asking(nobody)
         engine = PlainGeneration(self.model, self.ops)
         found = engine.generate(features, SearchTask(users, self.index, self.profile))
         found.require_finite()
@@ -187,7 +179,7 @@ def rank_of(truth: Int64, listed: Int64) -> Int64:
     return ranks
 
 
-Asking: TypeAlias = Callable[[Int64], tuple[UserTensors, Bools]]
+Asking: TypeAlias = Callable[[Int64], tuple[kernels.UserTensors, Bools]]
 """Returns the users of some events, and which SIDs have an ad for each user.  [users, leaves]"""
 
 
@@ -259,7 +251,7 @@ class CheckpointReport:
 
 
 def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
-    device = device_named(spec.device, "--device")
+    device = kernels.device_named(spec.device, "--device")
     cutoffs = sorted({*spec.cutoffs})
     model = load_encoder_decoder(spec.checkpoint, device)
     history = history_input(model.spec)
@@ -270,7 +262,7 @@ def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
     log = read.interactions
     trie = catalogue.trie
     profile = profile_of(trie.vocab_sizes, trie.num_leaves, spec.beams)
-    index = DecodeIndex.of(catalogue, device)
+    index = kernels.DecodeIndex.of(catalogue, device)
     search = Search(model, index.without_matchers(), profile)
     batches, events = HistoryBatches(log, history), log.last_events(spec.users)
     with reproducible(device=device):
@@ -306,11 +298,11 @@ def _targeted(
     log = batches.log
     encoder = UserEncoder.of(catalogue)
 
-    def asking(part: Int64) -> tuple[UserTensors, Bools]:
+    def asking(part: Int64) -> tuple[kernels.UserTensors, Bools]:
         attributes = tuple(map(log.attributes_at, part.tolist()))
         asked = encoder.encode(attributes, log.times_ms[part].tolist())
-        users = UserTensors.of(asked, search.device)
-        users = with_eligible(users, search.index, search.ops)
+        users = kernels.UserTensors.of(asked, search.device)
+        users = kernels.with_eligible(users, search.index, search.ops)
         assert users.eligible is not None  # the index has mode exact
         leaves = users.eligible[:, search.index.first_leaf :]
         rows = [has_bit(leaves, user) for user in range(len(part))]

@@ -16,12 +16,7 @@ from grace.configs.options import TrainingRun
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import read_data_folder
 from grace.kernels import DecodeIndex, device_named
-from grace.model.checkpoints.checkpoint import (
-    checkpoint_id,
-    load_encoder_decoder,
-    save_checkpoint,
-    write_yaml,
-)
+from grace.model.checkpoints import checkpoint as checkpoints
 from grace.model.checkpoints.folder import require_new
 from grace.model.checkpoints.init import random_model
 from grace.model.train.evaluate import CUTOFFS, Search, ranked, rounded
@@ -140,14 +135,14 @@ def _train(run: TrainingRun, prepared: _Prepared, out: Path, progress: Progress)
     started = time.perf_counter()
     losses = fit(model, batches, recipe.training, run.seed, progress)
     seconds = time.perf_counter() - started
-    save_checkpoint(model, out)
-    write_yaml(out / RECIPE_FILE, recipe.to_json())
+    checkpoints.save_checkpoint(model, out)
+    checkpoints.write_yaml(out / RECIPE_FILE, recipe.to_json())
     events = log.last_events(MOST_USERS)
-    search = Search(load_encoder_decoder(out, device), index, profile)
+    search = Search(checkpoints.load_encoder_decoder(out, device), index, profile)
     with reproducible(device=device):
         ranks = ranked(search, batches, events, progress)
     return TrainingReport(
-        checkpoint=checkpoint_id(out),
+        checkpoint=checkpoints.checkpoint_id(out),
         sid_space=recipe.model.sid_space,
         sids=catalogue.trie.num_leaves,
         refused_ads=catalogue.facts.rejects,

@@ -60,7 +60,7 @@ def test_a_prefix_function_allows_what_continues_a_sid_and_elsewhere_only_paddin
 ) -> None:
     case = branching_case(np.random.default_rng(7), 63, 1)
     trie = decode_case(case, MatcherMode.CD).snapshot.trie
-    allowed, offsets = comparison.allowed_by_trie(trie), np.cumsum([2, *trie.vocab_sizes])
+    allowed, offsets = comparison.hf_t5.allowed_by_trie(trie), np.cumsum([2, *trie.vocab_sizes])
     for prefix in (ad.sid[:length] for ad in case.ads for length in range(trie.sid_length)):
         tokens = torch.from_numpy(np.array([0, *(np.array(prefix) + offsets[: len(prefix)])]))
         children = trie.children(trie.walk(prefix))[0]
@@ -111,6 +111,7 @@ def beams_of_one_sid(step: Callable[..., KeptBeams], *arguments: Any) -> KeptBea
 def test_both_sides_of_a_comparison_are_compared_with_their_definition(
     comparison: Any, part: str, name: str, wrong: Any, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparison, name, partial(wrong, getattr(comparison, name)))
+    of = comparison.hf_t5 if part == "hf" else comparison
+    monkeypatch.setattr(of, name, partial(wrong, getattr(of, name)))
     with pytest.raises(DeviceError, match=fault):
         list(comparison.measure(tiny("others", part)))

@@ -52,9 +52,7 @@ def build(shop: Path, *options: str | Path) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-def test_a_build_warns_of_misspelt_rules_and_refuses_a_hidden_one(
-    shop: Path,
-) -> None:
+def test_a_build_warns_of_misspelt_rules_and_refuses_a_hidden_one(shop: Path) -> None:
     raw = shop.parent / "raw" / "ads.csv"
     lost = ("contry", "max_age", "Flight Ends", "rules", "blocked_brands", "deny_list", "whitelist")
     head, *rows = ADS.splitlines()

@@ -33,10 +33,13 @@ from grace.kernels.decode.self_attention import PagedPrefixes
 from grace.kernels.decode.self_attention_triton import rearrange_triton, self_attention_triton
 from grace.kernels.encoder.encoder_attention import Part, TokenQueries
 from grace.kernels.encoder.encoder_attention_triton import encoder_attention_triton
-from grace.kernels.encoder.rms_norm_triton import rms_norm_triton
 from grace.kernels.encoder.token_product import After, Norm, Run, TokenProduct
 from grace.kernels.encoder.token_product_triton import share_user_triton, token_product_triton
-from grace.kernels.products.row_factors_triton import activate_triton, row_factors_triton
+from grace.kernels.products.row_factors_triton import (
+    activate_triton,
+    rms_norm_triton,
+    row_factors_triton,
+)
 
 SHARED_MEMORY = 232_448  # bytes that one block of sm_90 may have
 REGISTERS = 65_536  # of an SM

@@ -4,7 +4,7 @@ import re
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import ArgumentError, c_int32
+from ctypes import ArgumentError
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from grace.native.build import (
     read_record,
     source_digest,
 )
-from grace.native.loader import array_in, array_out, declare, open_library
+from grace.native.loader import declare, open_library
 
 pytestmark = pytest.mark.subprocess  # most of them run the compiler
 
@@ -74,8 +74,7 @@ def test_a_declared_function_fills_arrays_that_fit_and_raises_the_librarys_error
     record = read_record(built / "out")
     assert record.startswith(f"sources {digest}; ")
     assert " -O3 " in record
-    signature = (array_in(np.int32), c_int32, array_out(np.int32))
-    twice = declare("twice", *signature, library=lambda: library)
+    twice = declare("twice(int32[], int32, out int32[])", library=lambda: library)
     out = np.full(4, -1, np.int32)
     twice(np.arange(4, dtype=np.int32), 4, out)
     assert out.tolist() == [0, 2, 4, 6]

@@ -43,7 +43,7 @@ def test_a_file_that_is_missing_or_no_library_of_ours_is_refused(tmp_path: Path)
 
 
 def test_declaring_a_function_opens_nothing_until_it_is_called() -> None:
-    absent = declare("grace_no_such_function", ctypes.c_int32)
+    absent = declare("grace_no_such_function(int32)")
     with pytest.raises(NativeError, match=r"^grace_no_such_function: no such native function: run"):
         absent(1)
 

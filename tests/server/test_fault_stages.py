@@ -15,13 +15,7 @@ from grace.server.messages import STAGE_NAMES, StageName
 from support.faults import Faults
 from support.health import HealthWatch, health, healthz
 from support.occupied import FAULTY_PLACES, occupied_engine, start_waiting
-from support.retrieve_calls import (
-    Caller,
-    Outcome,
-    counted_calls,
-    logged_ends,
-    message,
-)
+from support.retrieve_calls import Caller, Outcome, counted_calls, logged_ends, message
 from support.served import front_ends
 from support.server_process import PATIENCE_SECONDS, ServerProcess, wait_until
 from support.serving_files import ServingFiles

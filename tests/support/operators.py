@@ -7,16 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from grace.proto.retrieval_pb2 import (
-    GetStatusRequest,
-    GetStatusResponse,
-    LoadRequest,
-    LoadResponse,
-    RollbackRequest,
-    RollbackResponse,
-    UnpinRequest,
-    UnpinResponse,
-)
+from grace.proto import retrieval_pb2 as wire
 from grace.proto.retrieval_pb2_grpc import AdminStub
 from support.retrieve_calls import Outcome
 from support.server_process import PATIENCE_SECONDS, ServerProcess
@@ -26,22 +17,24 @@ class Operator:
     def __init__(self, stub: Any) -> None:
         self.stub = stub
 
-    def status(self) -> GetStatusResponse:
-        reply: GetStatusResponse = self.stub.GetStatus(GetStatusRequest(), timeout=PATIENCE_SECONDS)
+    def status(self) -> wire.GetStatusResponse:
+        reply: wire.GetStatusResponse = self.stub.GetStatus(
+            wire.GetStatusRequest(), timeout=PATIENCE_SECONDS
+        )
         return reply
 
-    def load(self, version: int = 0, checkpoint: object = "") -> LoadResponse:
-        request = LoadRequest(snapshot_version=version, checkpoint=str(checkpoint))
-        reply: LoadResponse = self.stub.Load(request, timeout=PATIENCE_SECONDS)
+    def load(self, version: int = 0, checkpoint: object = "") -> wire.LoadResponse:
+        request = wire.LoadRequest(snapshot_version=version, checkpoint=str(checkpoint))
+        reply: wire.LoadResponse = self.stub.Load(request, timeout=PATIENCE_SECONDS)
         return reply
 
-    def roll_back(self, version: int = 0) -> RollbackResponse:
-        request = RollbackRequest(snapshot_version=version)
-        reply: RollbackResponse = self.stub.Rollback(request, timeout=PATIENCE_SECONDS)
+    def roll_back(self, version: int = 0) -> wire.RollbackResponse:
+        request = wire.RollbackRequest(snapshot_version=version)
+        reply: wire.RollbackResponse = self.stub.Rollback(request, timeout=PATIENCE_SECONDS)
         return reply
 
-    def unpin(self) -> UnpinResponse:
-        reply: UnpinResponse = self.stub.Unpin(UnpinRequest(), timeout=PATIENCE_SECONDS)
+    def unpin(self) -> wire.UnpinResponse:
+        reply: wire.UnpinResponse = self.stub.Unpin(wire.UnpinRequest(), timeout=PATIENCE_SECONDS)
         return reply
 
 

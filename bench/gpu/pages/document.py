@@ -11,15 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from grace.bench.gpu.pages import published
 from grace.bench.gpu.pages.causal_tables import causal_tables
-from grace.bench.gpu.pages.published import (
-    ADMISSION_MS,
-    CROSS_ATTENTION_MS,
-    LADDER,
-    SELF_ATTENTION_HBM,
-    SELF_ATTENTION_MS,
-    SELF_ATTENTION_NAMES,
-)
 from grace.bench.gpu.pages.serve_tables import serve_tables
 from grace.bench.markdown import POWER, Cell, markdown_table, ms, p99, rewrite, table_of
 from grace.bench.result_file import Row, read_result, rows_of
@@ -55,7 +48,7 @@ def performance_document(results: Path, where: str) -> str:
 
 
 def _ladder_tables(rows: Sequence[Row]) -> str:
-    published = [{**row, "paper": LADDER[row["rung"]]} for row in rows]
+    rungs = [{**row, "paper": published.LADDER[row["rung"]]} for row in rows]
 
     def ratio(row: Row) -> str:
         paper = row["paper"].decoder
@@ -66,7 +59,7 @@ def _ladder_tables(rows: Sequence[Row]) -> str:
         return "" if own is None else own if isinstance(own, str) else f"{own:g}"
 
     return "P50/P99 in ms, batch 16.\n\n" + table_of(
-        published,
+        rungs,
         ("rung", "{rung}"),
         ("increment", "{paper.increment}"),
         ("type", "{precision}"),
@@ -104,14 +97,14 @@ def _attention_tables(rows: Sequence[Row]) -> str:
 def _cross_table(rows: Sequence[Row]) -> str:
     before = next((row["p50_ms"] for row in rows if row["variant"] == "before"), None)
 
-    def published(row: Row) -> str:
-        return "/".join(map(ms, CROSS_ATTENTION_MS.get(row["variant"], ())))
+    def paper_ms(row: Row) -> str:
+        return "/".join(map(ms, published.CROSS_ATTENTION_MS.get(row["variant"], ())))
 
     return table_of(
         rows,
         ("layout, kernel", lambda x: _CROSS_NAMES.get(x["variant"], x["variant"])),
         ("type", "{precision}"),
-        ("paper: FA2/FA3", published),
+        ("paper: FA2/FA3", paper_ms),
         ("P50", "**{p50_ms:ms}**"),
         ("P99", p99),
         ("against spread", lambda x: "" if before is None else f"{before / x['p50_ms']:.1f}x"),
@@ -124,13 +117,13 @@ def _self_table(rows: Sequence[Row]) -> str:
     def key(row: Row) -> tuple[object, ...]:
         return row["step"], row["beams"], row["precision"]
 
-    def published(row: Row) -> str:
-        paper = SELF_ATTENTION_NAMES.get(row["variant"])
-        return f"{SELF_ATTENTION_MS[paper][row['step']]:g}" if paper else ""
+    def paper_ms(row: Row) -> str:
+        paper = published.SELF_ATTENTION_NAMES.get(row["variant"])
+        return f"{published.SELF_ATTENTION_MS[paper][row['step']]:g}" if paper else ""
 
-    def published_rate(row: Row) -> str:
-        paper = SELF_ATTENTION_NAMES.get(row["variant"])
-        return f"{SELF_ATTENTION_HBM[paper]:.0f}%" if paper and row["step"] == 3 else ""
+    def paper_rate(row: Row) -> str:
+        paper = published.SELF_ATTENTION_NAMES.get(row["variant"])
+        return f"{published.SELF_ATTENTION_HBM[paper]:.0f}%" if paper and row["step"] == 3 else ""
 
     fa2 = {key(row): row["p50_ms"] for row in rows if row["variant"] == "fa2"}
     return table_of(
@@ -141,13 +134,13 @@ def _self_table(rows: Sequence[Row]) -> str:
         ("type", "{precision}"),
         ("past blocks", "{past_blocks:,}"),
         ("MB", "{mb:,.1f}"),
-        ("paper", published),
+        ("paper", paper_ms),
         ("P50", "**{p50_ms:ms}**"),
         ("P99", p99),
         ("against fa2", lambda x: f"{fa2[key(x)] / x['p50_ms']:.1f}x" if key(x) in fa2 else ""),
         ("TFLOP/s", "{tflops:.2f}"),
         ("of copy", "{share_of_copy:.0%}"),
-        ("paper: of peak", published_rate),
+        ("paper: of peak", paper_rate),
     )
 
 
@@ -158,7 +151,9 @@ def _gtm_tables(rows: Sequence[Row]) -> str:
             heading = f"**{heading}**, {own[0]['sids']:,} SIDs, P50 in ms\n"
             parts += [heading, _steps_table(own)]
     if rows_of(rows, "admission"):
-        parts.append(f"The paper's admission in mode `union` (D3 - D1): {ADMISSION_MS:g} ms.\n")
+        parts.append(
+            f"The paper's admission in mode `union` (D3 - D1): {published.ADMISSION_MS:g} ms.\n"
+        )
     for measure, schema in (("masks", ""), ("masks_of_all_forms", ", all forms of components")):
         if masks := rows_of(rows, measure):
             what = f"of a batch in mode `exact`, before decoding{schema}, P50 in ms"

@@ -24,13 +24,7 @@ from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot, publish, versions, write_snapshot
 from grace.index.users.user_rows import UserAttributes, UserEncoder, request_of_user
 from grace.kernels import UserTensors
-from grace.model.definition.spec import (
-    BagInput,
-    CategoricalInput,
-    DenseInput,
-    ModelSpec,
-    SequenceInput,
-)
+from grace.model.definition import spec as declared
 from grace.proto.retrieval_pb2 import Events, Features, RetrieveRequest
 
 SEED = 1
@@ -113,7 +107,7 @@ def catalogue_spec(sids: int) -> PaperSpec:
 
 
 def full_requests(
-    spec: ModelSpec, users: Iterable[UserAttributes], seed: int
+    spec: declared.ModelSpec, users: Iterable[UserAttributes], seed: int
 ) -> list[RetrieveRequest]:
     """Return a request per user, with every declared feature at its longest."""
     rng = np.random.default_rng(seed)
@@ -130,22 +124,24 @@ def full_requests(
     return requests
 
 
-def _features(spec: ModelSpec, rng: np.random.Generator) -> Features:
+def _features(spec: declared.ModelSpec, rng: np.random.Generator) -> Features:
     features = Features()
     for name, value in spec.inputs.items():
-        if isinstance(value, DenseInput):
+        if isinstance(value, declared.DenseInput):
             numbers = rng.uniform(0.0, 100.0, value.size).round(3)
             features.dense[name].values.extend(numbers.tolist())
-        elif isinstance(value, CategoricalInput):
+        elif isinstance(value, declared.CategoricalInput):
             features.categorical[name].ids.append(int(rng.integers(value.cardinality)))
-        elif isinstance(value, BagInput):
+        elif isinstance(value, declared.BagInput):
             features.bags[name].ids.extend(rng.integers(1 << 62, size=IDS_PER_BAG).tolist())
         else:
             features.sequences[name].CopyFrom(_events(spec, value, rng))
     return features
 
 
-def _events(spec: ModelSpec, value: SequenceInput, rng: np.random.Generator) -> Events:
+def _events(
+    spec: declared.ModelSpec, value: declared.SequenceInput, rng: np.random.Generator
+) -> Events:
     events = value.max_length
     sids = rng.integers(spec.vocab_sizes, size=(events, spec.sid_length))
     times = np.sort(rng.integers(90 * _DAY_MS, size=events))

@@ -17,14 +17,8 @@ import torch
 
 from grace.bench.gpu.instruments.measure import require_equal, require_overlap
 from grace.bench.gpu.instruments.reply_check import check_replies
+from grace.bench.gpu.subjects import search as searches
 from grace.bench.gpu.subjects.catalogue import Catalogue, full_requests
-from grace.bench.gpu.subjects.search import (
-    LEAST_OVERLAP,
-    Search,
-    SearchResult,
-    TracedResult,
-    overlap,
-)
 from grace.bench.gpu.subjects.workload import Engine, Workload
 from grace.configs.generation import GenerationConfig
 from grace.configs.machine import available_cores
@@ -42,12 +36,7 @@ from grace.model.engine.decode_weights import Precision
 from grace.model.engine.device_copy import Blocks
 from grace.model.engine.fast_encoder import fast_encoder
 from grace.model.engine.feature_reader import read_inputs
-from grace.model.engine.feature_stage import (
-    FastStage,
-    Features,
-    PlacedLookups,
-    feature_stage_for,
-)
+from grace.model.engine.feature_stage import FastStage, Features, PlacedLookups, feature_stage_for
 from grace.model.engine.generation import at_once
 from grace.model.engine.graph_generation import SearchTask, started_copy
 from grace.model.engine.prefix_memo import PrefixMemo
@@ -136,7 +125,7 @@ class Surroundings:
 class _RungGeneration:
     """A rung in place of the server's generation; one batch at a time."""
 
-    def __init__(self, around: Surroundings, search: Search, users: UserTensors) -> None:
+    def __init__(self, around: Surroundings, search: searches.Search, users: UserTensors) -> None:
         """`users` are those that the graph is recorded with."""
         engine, self._search = around.engine, search
         self.memo: PrefixMemo | None = engine.memo
@@ -146,12 +135,12 @@ class _RungGeneration:
         search.point_at(users)
 
         @torch.inference_mode()
-        def run() -> TracedResult:
+        def run() -> searches.TracedResult:
             assert self._features is not None
             return search.run(around.encoder(at_once(self._features).to(engine.weights.dtype)))
 
         self._graph = around.work.record(run)
-        self._last: TracedResult | None = None
+        self._last: searches.TracedResult | None = None
 
     @torch.inference_mode()
     def generate(self, features: Features, task: SearchTask) -> Generated:
@@ -168,7 +157,7 @@ class _RungGeneration:
         made = Generated(task.index.leaves_of(found.nodes).int(), found.scores, found.corrupt)
         return Generated.unpacked(started_copy(made.packed()), len(task.users.bitmask))
 
-    def last(self) -> SearchResult:
+    def last(self) -> searches.SearchResult:
         """The result of the last batch, with nodes that identify its SIDs."""
         assert self._last is not None
         return self._search.result(self._last)
@@ -181,7 +170,7 @@ class FullPath:
         self,
         around: Surroundings,
         loaded: LoadedSnapshot,
-        search: Search,
+        search: searches.Search,
         requests: Sequence[Sequence[Retrieval]],
         users: UserTensors,
     ) -> None:
@@ -246,7 +235,7 @@ def path_requests(work: Workload, catalogue: Catalogue, batches: int) -> list[li
 
 @torch.inference_mode()
 def check_full_path(
-    name: str, path: FullPath, expected: Sequence[SearchResult], precision: Precision
+    name: str, path: FullPath, expected: Sequence[searches.SearchResult], precision: Precision
 ) -> float:
     """Return the share of float32's SIDs; raise where a SID or a reply is wrong."""
     shares = []
@@ -255,8 +244,8 @@ def check_full_path(
         what = f"{name}, the whole path, batch {number}"
         got = path.generation.last()
         require_equal(f"{what}, scores on the host", generated.scores, got.scores.cpu())
-        share = overlap(got, wanted)
-        require_overlap(f"{what} in {precision}", share, LEAST_OVERLAP[precision])
+        share = searches.overlap(got, wanted)
+        require_overlap(f"{what} in {precision}", share, searches.LEAST_OVERLAP[precision])
         shares.append(share)
         if answered is not None:
             leaves = path.pair.index.leaves_of(got.nodes).cpu()

@@ -18,20 +18,13 @@ from pathlib import Path
 
 from grace.bench.load.options import parser_of, positive, run_command
 from grace.bench.load.shots import read_requests
-from grace.bench.load.soak.holdings import (
-    Sample,
-    growth_rows,
-    growth_table,
-    holdings_of,
-    processes_of,
-)
+from grace.bench.load.soak import holdings
 from grace.bench.load.soak.mixed_load import RATES, MixedLoad, Target
 from grace.bench.load.tiny_server import TinyServerFiles, write_tiny_server_files
 from grace.bench.result_file import Row, require_place, write_result
 from grace.bench.running_server import RunningServer
 from grace.server.errors import STATUS_OF
 
-PROGRAM = "python -m grace.bench.load.soak"
 SAMPLES = 360  # in a run, at most one a second
 MESSAGE_BYTES = 1 << 16
 SETTLE_SECONDS = 10.0
@@ -56,7 +49,7 @@ ENDS_GIVEN_UP = {"OK"} | {
 class Soak:
     """A finished soak."""
 
-    samples: Sequence[Sample]
+    samples: Sequence[holdings.Sample]
     rows: Sequence[Row]
     ends: Mapping[str, Mapping[str, int]]  # how the work of each kind ended at the clients
     counted: Mapping[str, int]  # the calls that the server counted, by OK or reason
@@ -82,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.out is not None:
         facts = {"ends": soak.ends, "counted": soak.counted, "faults": soak.faults}
         samples = list(map(asdict, soak.samples))
-        write_result(options.out, PROGRAM, arguments, [*soak.rows, facts, {"samples": samples}])
+        write_result(options.out, parser.prog, arguments, [*soak.rows, facts, {"samples": samples}])
     return 0 if soak.passed else 1
 
 
@@ -103,7 +96,7 @@ def run_soak(files: TinyServerFiles, seconds: float, front_ends: int) -> Soak:
         load = MixedLoad(target, requests, RATES)
         samples = asyncio.run(_sampled(server.pid, load, seconds))
         counted = _settled_counts(server)
-    rows = growth_rows(samples)
+    rows = holdings.growth_rows(samples)
     return Soak(samples, rows, load.ends, counted, count_faults(load.ends, counted))
 
 
@@ -112,7 +105,7 @@ def soak_report(soak: Soak) -> str:
     for kind, counts in soak.ends.items():
         (calls if kind in RETRIEVES else others).update(counts)
     lines = [
-        growth_table(soak.rows),
+        holdings.growth_table(soak.rows),
         f"{soak.samples[-1].seconds:.0f} s; the slope of the memory needs 600 s or more",
         "Retrieve, clients saw:    " + _listed(calls),
         "Retrieve, server counted: " + _listed(soak.counted),
@@ -126,15 +119,15 @@ def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items())) or "none"
 
 
-async def _sampled(server: int, load: MixedLoad, seconds: float) -> list[Sample]:
+async def _sampled(server: int, load: MixedLoad, seconds: float) -> list[holdings.Sample]:
     """Run the load, and meanwhile sample what the processes hold."""
-    processes, begin = processes_of(server), time.monotonic()
-    samples: list[Sample] = []
+    processes, begin = holdings.processes_of(server), time.monotonic()
+    samples: list[holdings.Sample] = []
 
     def sample() -> None:
         gc.collect()  # until then, calls that ended with an error keep connections open
-        held = {name: holdings_of(pid) for name, pid in processes.items()}
-        samples.append(Sample(round(time.monotonic() - begin, 2), held))
+        held = {name: holdings.holdings_of(pid) for name, pid in processes.items()}
+        samples.append(holdings.Sample(round(time.monotonic() - begin, 2), held))
 
     running = asyncio.create_task(load.run(seconds))
     sample()
