@@ -176,7 +176,7 @@ def _attend(
         total = total * shrunk + weight
         mixed = mixed * shrunk[:, None] + weight[:, None] * value.to(tl.float32)
         highest = reached
-    mixed = tl.where(total[:, None] > 0.0, mixed / total[:, None], 0.0)
+    mixed = tl.where((total == 0.0)[:, None], 0.0, mixed / total[:, None])  # NaN stays NaN
     tl.store(p_out + o_own[:, None] * d_head + o_d, mixed.to(p_out.dtype.element_ty), mask=inside)
 
 

@@ -20,11 +20,14 @@ def memory_of_weights(spec: CausalModelSpec) -> int:
 
 
 def memory_on_cpu(spec: CausalModelSpec, config: GenerationConfig) -> int:
-    """Return the bytes of the weights, and of the scores of a prompt or a step, the larger one."""
-    longest, tokens = spec.prompt.max_tokens, spec.causal.num_tokens
-    prompt = spec.causal.heads * longest * longest
-    step = _rows_of_a_step(config) * tokens
-    return memory_of_weights(spec) + 3 * _FLOAT32 * max(prompt, step)
+    """Return the bytes of the weights, of keys and values, which prompts have twice while they are
+    read, and of the scores that a prompt or a step has at a time."""
+    causal, longest = spec.causal, spec.prompt.max_tokens
+    rows, kept = _rows_of_a_step(config), _pairs_kept(spec, config)
+    columns = causal.num_tokens if spec.normalizer == "all" else max(spec.vocab_sizes)
+    attended = causal.heads * longest * max(longest, rows // config.max_batch)
+    numbers = kept + max(kept, 4 * attended, 4 * rows * columns)
+    return int(_ALLOCATED * (memory_of_weights(spec) + numbers * _FLOAT32))
 
 
 def memory_on_gpu(
@@ -39,17 +42,24 @@ def memory_on_gpu(
     vocabulary = causal.num_tokens * causal.d_model
     copies = causal.layers * causal.layer_weights * rounded
     copies += vocabulary * (size + rounded) + 2 * sum(spec.vocab_sizes) * causal.d_model * size
-    folded = _FLOAT32 * max(6 * causal.d_ff * causal.d_model, 2 * vocabulary)
-    pair = causal.layers * 2 * causal.kv_heads * causal.d_head * size  # keys and values of a token
+    heads = 4 if precision == "fp8" else 2  # to round one takes two more copies
+    folded = _FLOAT32 * max(6 * causal.d_ff * causal.d_model, heads * vocabulary)
     rows, prompts = _rows_of_a_step(config), config.max_batch * spec.prompt.max_tokens
-    beams = config.max_batch * max(sum(profile.beams) for profile in config.profiles.values())
     inner = causal.qkv_heads * causal.d_head + 2 * causal.heads * causal.d_head
     states = size * (2 * causal.d_model + max(inner, 3 * causal.d_ff))
     logits = rows * max(spec.vocab_sizes) * (_FLOAT32 + _OF_A_CANDIDATE)
     graphs = len(token_buckets(config, spec.prompt.max_tokens))
     graphs += len(config.batch_buckets) * len(config.profiles)
-    served = (prompts + beams) * pair + (prompts + rows) * states + logits + graphs * _OF_A_GRAPH
+    served = (prompts + rows) * states + logits + graphs * _OF_A_GRAPH
+    served += _pairs_kept(spec, config) * size
     return int(_ALLOCATED * (stored + copies + max(folded, served)))
+
+
+def _pairs_kept(spec: CausalModelSpec, config: GenerationConfig) -> int:
+    """Return the number of keys and values of a batch's prompts and beams."""
+    beams = max(sum(profile.beams) for profile in config.profiles.values())
+    of_a_token = spec.causal.layers * 2 * spec.causal.kv_heads * spec.causal.d_head
+    return config.max_batch * (spec.prompt.max_tokens + beams) * of_a_token
 
 
 def _rows_of_a_step(config: GenerationConfig) -> int:

@@ -1,12 +1,26 @@
 """The fast causal decoder finds the SIDs of the definition, for prompts of all lengths."""
 
+from dataclasses import replace
+from itertools import accumulate
+
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
+from grace.configs.generation import GenerationConfig
 from grace.index.trie import NO_NODE
 from grace.kernels import load_ops
+from grace.model.engine.causal_memory import memory_of_weights, memory_on_cpu
 from grace.model.engine.decode_weights import Precision
-from support.causal_searches import CAUSAL, WIDE, causal_case, causal_fast, causal_plainly, on
+from support.causal_searches import (
+    CAUSAL,
+    WIDE,
+    causal_case,
+    causal_fast,
+    causal_plainly,
+    on,
+    spec_of,
+)
 from support.fast_cases import assert_same_sids
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -36,3 +50,18 @@ def test_lower_precisions_keep_most_sids(precision: Precision, share: float, dev
     for own, others in zip(got.leaves.tolist(), expected.leaves.tolist(), strict=True):
         live = {leaf for leaf in others if leaf >= 0}
         assert len(live & {*own}) >= share * len(live)
+
+
+@pytest.mark.parametrize("case", [("level", 9, 301, 9), ("all", 2, 9, 101), ("level", 1, 301, 9)])
+def test_a_search_takes_at_most_the_planned_memory(case: tuple[str, int, int, int]) -> None:
+    normalizer, layers, longest, beams = case
+    causal = replace(CAUSAL["qwen3-level"].causal, layers=layers, num_tokens=900)
+    spec = spec_of(causal, (63, 31, 15), longest, normalizer)
+    asked = causal_case(spec, 3, (longest,) * 7, beams)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        causal_plainly(asked)
+    events = sorted(profiled.profiler.kineto_results.events(), key=lambda each: each.start_ns())
+    changes = (each.nbytes() for each in events if each.name() == "[memory]")
+    peak = memory_of_weights(spec) + max(accumulate(changes))
+    planned = memory_on_cpu(spec, GenerationConfig(7, {"full": asked.profile}))
+    assert peak <= planned <= 3 * peak

@@ -22,6 +22,7 @@ from support import encoder_op_cases, op_cases
 from support.op_case import Arguments, OpCase, Rng, copied, normal, row_scales
 from support.op_cases import attention_pool, cross_in, cross_inputs
 from support.plain_inputs import named_tensors
+from support.prompt_op_cases import beams, in_type, prompts
 
 Table: TypeAlias = Ops | EncoderOps | FeatureOps
 
@@ -163,6 +164,14 @@ def _corrupt_queries(rng: Rng, dtype: torch.dtype) -> tuple[BeamQueries]:
     return (cross_in(given, dtype),)
 
 
+def _corrupt_prompts(count: int, rng: Rng, dtype: torch.dtype) -> tuple[Any, ...]:
+    given = prompts(rng, (7, 33, 5), 2, 3, 10)
+    given.pairs[9, 0, 1, 3] = torch.inf  # a key
+    asked = beams(given, rng, count, 2) if count else given
+    asked.queries[3, 5] = torch.nan
+    return (in_type(asked, dtype),)
+
+
 def _corrupt_hidden(ffn: str, rng: Rng, dtype: torch.dtype) -> tuple[Any, ...]:
     hidden = normal(rng, 5, 14)
     hidden[1, 3], hidden[3, 9], hidden[2, 0] = torch.nan, torch.nan, torch.inf
@@ -178,6 +187,8 @@ def _corrupt_rows(rng: Rng, dtype: torch.dtype) -> tuple[Any, ...]:
 _NOT_FINITE: Mapping[str, tuple[OpCase, ...]] = {
     "self_attention": (OpCase("not-finite", _corrupt_pool),),
     "cross_attention": (OpCase("not-finite", _corrupt_queries),),
+    "causal_attention": (OpCase("not-finite", partial(_corrupt_prompts, 0)),),
+    "prompt_attention": (OpCase("not-finite", partial(_corrupt_prompts, 5)),),
     "row_factors": (OpCase("not-finite", _corrupt_rows),),
     "activate": tuple(
         OpCase(f"{ffn}-not-finite", partial(_corrupt_hidden, ffn)) for ffn in ("relu", "gated_gelu")
