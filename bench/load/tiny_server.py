@@ -1,7 +1,7 @@
 """The server that loads are measured on: the tiny catalogue and a tiny model.
 
     python -m grace.bench.load.tiny_server --rate 100 200 --out build/load
-    python -m grace.bench.load.tiny_server --model bench/load/qwen3-0.6b.yaml --device cuda:0 \\
+    python -m grace.bench.load.tiny_server --model bench/load/causal.yaml --device cuda:0 \\
       --precision fp8 --in-flight 1
 
 starts it, and loads it as `grace.bench.load` does, with all options but --address and --data. The

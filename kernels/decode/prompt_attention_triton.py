@@ -51,7 +51,7 @@ def _attended(
     rows, inner = queries.shape
     _, _, kv_heads, d_head = pairs.shape
     requests = len(given.offsets) - 1
-    tiles = tiles or _tiles_of(beams * group, queries.dtype)
+    tiles = tiles or _tiles_of(beams * group, d_head, queries.dtype)
     out = torch.empty((rows, inner), dtype=given.dtype or queries.dtype, device=queries.device)
     if rows:
         _attend[(triton.cdiv(beams * group, tiles.queries), kv_heads, requests)](
@@ -78,10 +78,10 @@ def _attended(
     return out
 
 
-def _tiles_of(queries: int, dtype: torch.dtype) -> Tiles:
+def _tiles_of(queries: int, d_head: int, dtype: torch.dtype) -> Tiles:
     if dtype == torch.float32:
         return Tiles(16, 32, warps=4, stages=1)
-    return Tiles(min(64, padded(queries)), 64, warps=4, stages=3)
+    return Tiles(min(64, padded(queries)), 64, warps=4, stages=3 if d_head <= 128 else 2)
 
 
 @triton.jit

@@ -46,8 +46,11 @@ def find_sid_tokens(folder: Path, layout: CausalLayout, num_tokens: int) -> SidV
         fault = f"{max(missing)} codes of a position have no token; use --normalizer all"
         raise InputError(f"{folder / _TOKENIZER}: {fault}")
     taken = {token for ids in found for token in ids}
-    unused = (token for token in range(num_tokens) if token not in taken)
-    given = [[next(unused, -1) if token is None else token for token in ids] for ids in found]
+    unused = iter([token for token in range(num_tokens) if token not in taken])
+    if sum(missing) > num_tokens - len(taken):
+        fault = f"{sum(missing)} codes have no token, and fewer tokens are unused"
+        raise InputError(f"{folder / _TOKENIZER}: {fault}; lower --vocab-sizes")
+    given = [[next(unused) if token is None else token for token in ids] for ids in found]
     return SidVocabulary(tuple(map(len, given)), tuple(map(_shortest, given)), missing)
 
 

@@ -120,8 +120,7 @@ class PromptSpec(Section):
     def fixed_tokens(self) -> int:
         return len(self.prefix) + len(self.suffix)
 
-    def most_events(self, sid_length: int) -> int:
-        """Return the number of events that fit."""
+    def events_that_fit(self, sid_length: int) -> int:
         of_each = len(self.event.before) + sid_length + len(self.event.after)
         return (self.max_tokens - self.fixed_tokens) // of_each
 
@@ -197,7 +196,9 @@ class CausalModelSpec(ModelSpec):
     def most_events(self) -> int:
         """Return how many events of a history a prompt has at most; 0 without a history."""
         history = self.sequences.get(self.prompt.history or "")
-        return min(history.max_length, self.prompt.most_events(self.sid_length)) if history else 0
+        return (
+            min(history.max_length, self.prompt.events_that_fit(self.sid_length)) if history else 0
+        )
 
     @property
     def encoder_kind(self) -> str:

@@ -47,7 +47,7 @@ def memory_on_gpu(
     rows, prompts = _rows_of_a_step(config), config.max_batch * spec.prompt.max_tokens
     inner = causal.qkv_heads * causal.d_head + 2 * causal.heads * causal.d_head
     states = size * (2 * causal.d_model + max(inner, 3 * causal.d_ff))
-    logits = rows * max(spec.vocab_sizes) * (_FLOAT32 + _OF_A_CANDIDATE)
+    logits = rows * (max(spec.vocab_sizes) * (_FLOAT32 + _OF_A_CANDIDATE) + 4096 * _FLOAT32)
     graphs = len(token_buckets(config, spec.prompt.max_tokens))
     graphs += len(config.batch_buckets) * len(config.profiles)
     served = (prompts + rows) * states + logits + graphs * _OF_A_GRAPH

@@ -8,12 +8,11 @@ import torch
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.index.trie import NO_NODE
 from grace.kernels import load_ops
-from grace.model.definition.beam_search import Generated
 from grace.model.engine.causal_generation import CausalGeneration
 from grace.model.engine.causal_memory import memory_on_gpu
 from grace.model.engine.decode_weights import Precision
 from grace.model.engine.feature_stage import PromptStage
-from grace.model.engine.graph_generation import EngineSettings, GraphGeneration, SearchTask
+from grace.model.engine.graph_generation import EngineSettings, GraphGeneration
 from support.causal_searches import (
     WIDE,
     CausalCase,
@@ -30,24 +29,12 @@ GPU = torch.device("cuda", 0)
 PROFILES = (BeamProfile((1, 31, 63), 63), BeamProfile((1, 7, 7), 9))
 
 
-def graphs_of(case: CausalCase, precision: Precision, most: int) -> "Graphs":
-    profiles = {str(number): profile for number, profile in enumerate(PROFILES)}
-    config = GenerationConfig(most, profiles, "0")
+def recorded(
+    case: CausalCase, precision: Precision, most: int
+) -> tuple[CausalGeneration, GraphGeneration[PromptStage, int]]:
+    config = GenerationConfig(most, dict(zip("01", PROFILES, strict=True)), "0")
     engine = CausalGeneration(case.model, load_ops(GPU), EngineSettings(precision, 0), config)
-    stage = PromptStage(case.model)
-    return Graphs(engine, GraphGeneration(engine, stage, config.batch_buckets, PROFILES))
-
-
-class Graphs:
-    def __init__(
-        self, engine: CausalGeneration, recorded: GraphGeneration[PromptStage, int]
-    ) -> None:
-        self.engine, self._recorded = engine, recorded
-
-    def answer(self, case: CausalCase, profile: BeamProfile) -> Generated:
-        got = self._recorded.generate(case.prompts, SearchTask(case.users, case.index, profile))
-        torch.cuda.synchronize()
-        return got
+    return engine, GraphGeneration(engine, PromptStage(case.model), config.batch_buckets, PROFILES)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp8"])
@@ -55,22 +42,23 @@ def test_recorded_answers_are_the_engines_and_no_neighbour_changes_a_bit(
     precision: Precision,
 ) -> None:
     case = on(causal_case(WIDE, 5, (64, 1, 33, 7, 50), ads=700), GPU)
-    graphs = graphs_of(case, precision, most=5)
+    engine, graphs = recorded(case, precision, most=5)
     for profile in PROFILES:
-        whole = case.of([0, 1, 2, 3, 4], 5)
-        expected = graphs.engine.generate(
-            whole.prompts, SearchTask(whole.users, whole.index, profile)
-        )
+        whole = replace(case, profile=profile)
+        expected = engine.generate(whole.prompts, whole.task)
         assert (expected.leaves != NO_NODE).any()
         for rows in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [2, 0, 4, 1, 3]):
-            got = graphs.answer(case.of(rows, 5), profile)
+            turned = whole.of(rows, 5)
+            got = graphs.generate(turned.prompts, turned.task)
+            torch.cuda.synchronize()
             for place, row in enumerate(rows):
                 assert torch.equal(got.leaves[place], expected.leaves[row])
                 assert torch.equal(got.scores[place], expected.scores[row])
-        alone = graphs.answer(case.of([2], 2), profile)
-        plain = causal_plainly(replace(case.of([2], 2), profile=profile))
+        alone = whole.of([2], 2)
+        got = graphs.generate(alone.prompts, alone.task)
+        torch.cuda.synchronize()
         if precision == "fp32":
-            assert_same_sids(alone, plain)
+            assert_same_sids(got, causal_plainly(alone))
 
 
 SIZES = {
@@ -91,16 +79,17 @@ def test_prompts_beams_levels_and_vocabularies_of_all_sizes(name: str) -> None:
     assert_same_sids(causal_fast(case, load_ops(GPU)), causal_plainly(case))
 
 
-def test_a_load_takes_at_most_the_memory_that_was_planned() -> None:
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_a_load_takes_at_most_the_memory_that_was_planned(precision: Precision) -> None:
     causal = replace(WIDE.causal, layers=8, d_model=1024, d_ff=3072, num_tokens=60_000)
     spec = spec_of(causal, (64, 64, 64), longest=512)
     case = on(causal_case(spec, 3, (5, 300)), GPU)
     stored = torch.cuda.memory_allocated(GPU)
     torch.cuda.reset_peak_memory_stats(GPU)
-    graphs = graphs_of(case, "bf16", most=16)
-    assert graphs.engine.graphs > 16
-    config = GenerationConfig(16, {"0": PROFILES[0], "1": PROFILES[1]}, "0")
-    planned = memory_on_gpu(spec, config, "bf16", stored)
+    _, graphs = recorded(case, precision, most=16)
+    assert graphs.graphs > 16
+    config = GenerationConfig(16, dict(zip("01", PROFILES, strict=True)), "0")
+    planned = memory_on_gpu(spec, config, precision, stored)
     assert (
         torch.cuda.max_memory_reserved(GPU) <= planned <= 3 * torch.cuda.max_memory_allocated(GPU)
     )

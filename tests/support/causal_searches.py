@@ -72,15 +72,16 @@ WIDE = spec_of(
 class CausalCase:
     model: CausalModel
     prompts: PlacedPrompts
-    users: UserTensors
+    people: tuple[Any, ...]  # the requests' users
+    encoder: UserEncoder
     index: DecodeIndex
     profile: BeamProfile
-    encoder: UserEncoder
-    people: tuple[Any, ...]  # the requests' users
 
     @property
     def task(self) -> SearchTask:
-        return SearchTask(self.users, self.index, self.profile)
+        users = UserTensors.of(self.encoder.encode(self.people), self.prompts.values.device)
+        users = with_eligible(users, self.index, REFERENCE)
+        return SearchTask(users, self.index, self.profile)
 
     def of(self, rows: list[int], bucket: int) -> "CausalCase":
         """Return a batch of these requests, filled up to `bucket` with empty users."""
@@ -89,62 +90,43 @@ class CausalCase:
         parts += [values[:1]] * (bucket - len(rows))
         borders = torch.tensor([0, *map(len, parts)]).cumsum(0).int().to(values.device)
         people = [self.people[row] for row in rows] + [asking({})] * (bucket - len(rows))
-        users = UserTensors.of(self.encoder.encode(people), values.device)
-        return replace(
-            self,
-            prompts=PlacedPrompts(borders, torch.cat(parts), int(borders[-1])),
-            users=with_eligible(users, self.index, REFERENCE),
-        )
+        prompts = PlacedPrompts(borders, torch.cat(parts), int(borders[-1]))
+        return replace(self, prompts=prompts, people=tuple(people))
 
 
 def causal_case(
     spec: CausalModelSpec, seed: int, lengths: tuple[int, ...], beams: int = 9, ads: int = 150
 ) -> CausalCase:
-    """Return a search on the CPU, with prompts of these `lengths`. Most steps have more candidates
-    than beams."""
-    rng = np.random.default_rng(seed)
+    """Return a search on the CPU. Most steps have more candidates than beams."""
+    rng, steps = np.random.default_rng(seed), spec.sid_length
     schema = random_schema(rng, (5, 64), 1)
-    snapshot = plain_snapshot(
-        schema, spec.vocab_sizes, random_ads(rng, schema, spec.vocab_sizes, ads)
-    )
-    users = [*random_users(rng, schema, len(lengths) - 1), {}]
-    people, encoder = [*map(asking, users)], UserEncoder(schema, snapshot.set_values)
-    rows = encoder.encode(people)
-    offsets = np.cumsum([0, *lengths])
-    tokens = rng.integers(spec.causal.num_tokens, size=offsets[-1])
-    cpu = torch.device("cpu")
-    index = DecodeIndex.of(snapshot, cpu)
+    sold = random_ads(rng, schema, spec.vocab_sizes, ads)
+    snapshot = plain_snapshot(schema, spec.vocab_sizes, sold)
+    people = [*random_users(rng, schema, len(lengths) - 1), {}]
+    offsets = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    tokens = torch.from_numpy(rng.integers(spec.causal.num_tokens, size=sum(lengths))).int()
     return CausalCase(
         model=random_model(spec, seed).eval().requires_grad_(False),
-        prompts=PlacedPrompts(
-            torch.from_numpy(offsets).int(), torch.from_numpy(tokens).int(), int(offsets[-1])
-        ),
-        users=with_eligible(UserTensors.of(rows, cpu), index, REFERENCE),
-        index=index,
-        profile=fitting(spec.vocab_sizes, beams),
-        encoder=encoder,
-        people=tuple(people),
+        prompts=PlacedPrompts(offsets, tokens, len(tokens)),
+        people=tuple(map(asking, people)),
+        encoder=UserEncoder(schema, snapshot.set_values),
+        index=DecodeIndex.of(snapshot, torch.device("cpu")),
+        profile=BeamProfile((1, *[beams] * (steps - 1)), beams + 2),
     )
-
-
-def fitting(vocab_sizes: tuple[int, ...], beams: int) -> BeamProfile:
-    return BeamProfile((1, *[beams] * (len(vocab_sizes) - 1)), beams + 2)
 
 
 def on(case: CausalCase, device: torch.device) -> CausalCase:
-    given = case.prompts, case.users, case.index
-    prompts, users, index = map_tensors(given, lambda tensor: tensor.to(device))
-    model = case.model.to(device)
-    return replace(case, prompts=prompts, users=users, index=index, model=model)
+    prompts, index = map_tensors((case.prompts, case.index), lambda tensor: tensor.to(device))
+    return replace(case, prompts=prompts, index=index, model=case.model.to(device))
 
 
 def causal_plainly(case: CausalCase) -> Generated:
     prompts = Prompts(case.prompts.offsets, case.prompts.values.long())
-    args = case.users, case.index, case.profile, REFERENCE
-    return beam_search(case.model.decoder, prompts, *args)
+    task, decoder = case.task, case.model.decoder
+    return beam_search(decoder, prompts, task.users, task.index, task.profile, REFERENCE)
 
 
 def causal_fast(case: CausalCase, ops: Ops, precision: Precision = "fp32") -> Generated:
-    config = GenerationConfig(len(case.users.bitmask), {"full": case.profile})
+    config = GenerationConfig(len(case.prompts), {"full": case.profile})
     engine = CausalGeneration(case.model, ops, EngineSettings(precision, 0), config)
     return engine.generate(case.prompts, case.task)

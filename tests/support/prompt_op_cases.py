@@ -84,14 +84,10 @@ def _placed(name: str, *sizes: int, biased: bool = False, normed: bool = False) 
 
 def _summed(rows: int, tokens: int, d: int) -> OpCase:
     def arguments(rng: Rng, dtype: torch.dtype) -> tuple[Any, ...]:
-        x, head, scale = logits(rng, rows, tokens, d)
-        return x.to(dtype), head.to(dtype), scale
+        x, head = normal(rng, rows, d), 3 * normal(rng, tokens, d) * d**-0.5
+        return x.to(dtype), head.to(dtype), row_scales(rng, rows)
 
     return OpCase(f"rows={rows}-tokens={tokens}", arguments)
-
-
-def logits(rng: Rng, rows: int, tokens: int, d: int) -> tuple[Tensor, Tensor, Tensor]:
-    return normal(rng, rows, d), 3 * normal(rng, tokens, d) * d**-0.5, row_scales(rng, rows)
 
 
 PROMPT_CASES: Mapping[str, tuple[OpCase, ...]] = {
