@@ -137,7 +137,7 @@ class CausalModelSpec(ModelSpec):
 
     @staticmethod
     def describes(values: object) -> bool:
-        """Return whether the values of a model.yaml are of this family."""
+        """Return whether these values of a model.yaml describe this family."""
         decoder = values.get("decoder") if isinstance(values, Mapping) else None
         return isinstance(decoder, Mapping) and "causal" in decoder
 
