@@ -26,7 +26,6 @@ from grace.kernels.products import fp8_products as fp8
 from grace.kernels.triton_parts import await_kernel_before, early_launch
 from grace.native.loader import declare_cuda
 
-_BAND = 8  # tiles of rows that share a read of a vocabulary's columns
 _TILE_COLUMNS = 128  # whose squares the product sums
 _FACTOR_ROWS = 256
 _JOINED_ROWS, _JOINED_PARTS = 16, 256  # of a program; that it reads at a time
@@ -44,7 +43,7 @@ class _Product(ctypes.Structure):
     _fields_ = (
         *fields(c_void_p, "x weight weight_scales request_scales"),
         *fields(c_void_p, "row_factors out rounded squares log_sums"),
-        *fields(c_int64, "rows outs inner beams result early counted band"),
+        *fields(c_int64, "rows outs inner beams result early counted"),
         ("times", c_float),
     )
 
@@ -198,7 +197,6 @@ def _launch(
         squares=squares.data_ptr(),
         log_sums=address("log_sums", log_sums, device, torch.float32),
         counted=counted,
-        band=_BAND if result is _Result.LOG_SUMS else 1,
         rows=rows,
         outs=outs,
         inner=inner,

@@ -44,7 +44,6 @@ struct Product {
   float2* log_sums;             // [outs / 128, rows]
   int64_t rows, outs, inner, beams, result, early;
   int64_t counted;  // with kLogSums, the number of columns that count
-  int64_t band;     // tiles of rows in a band of `Tiles`
   float times;
 };
 
@@ -75,24 +74,21 @@ constexpr int kHalf = 64;  // rows of an instruction
 constexpr int kBoxBytes = kTile * kBoxColumns * 2;
 constexpr int kTerms = 32;  // of one instruction
 
-// The tiles in the order in which blocks take them. A band is some tiles of rows; within it, blocks
-// take all tiles of a column one after the other. So what they read at one time is in cache.
+// The tiles in the order in which blocks take them: bands of some tiles of rows, and within a band
+// all tiles of a column one after the other. So what they read at one time is in cache.
 struct Tiles {
-  uint32_t columns, rows, band, count;
+  static constexpr uint32_t kBand = 8;
+  uint32_t columns, rows, count;
   __device__ explicit Tiles(const Product& p)
       : columns(static_cast<uint32_t>(p.outs / kTile)),
         rows(static_cast<uint32_t>((p.rows + kTile - 1) / kTile)),
-        band(static_cast<uint32_t>(p.band)),
         count(columns * rows) {}
-  __device__ uint32_t first(uint32_t tile) const { return tile / (band * columns) * band; }
-  __device__ uint32_t height(uint32_t tile) const { return min(band, rows - first(tile)); }
-  __device__ int row(uint32_t tile) const {
-    if (band == 1) return static_cast<int>(tile / columns) * kTile;
-    return static_cast<int>(first(tile) + tile % (band * columns) % height(tile)) * kTile;
-  }
-  __device__ int column(uint32_t tile) const {
-    if (band == 1) return static_cast<int>(tile % columns) * kTile;
-    return static_cast<int>(tile % (band * columns) / height(tile)) * kTile;
+  // The first row and column of a tile. They cost divisions, so a thread asks once per tile.
+  __device__ int2 start(uint32_t tile) const {
+    const uint32_t band = tile / (kBand * columns), own = tile % (kBand * columns);
+    const uint32_t height = min(kBand, rows - band * kBand);
+    const uint32_t row = band * kBand + own % height, column = own / height;
+    return {static_cast<int>(row) * kTile, static_cast<int>(column) * kTile};
   }
 };
 
@@ -287,13 +283,14 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (warp == 0) {
       uint32_t stage = 0, parity = 1;
       for (uint32_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
+        const auto [row, column] = tiles.start(tile);
         for (int step = 0; step < steps; ++step) {
           unsigned char* x = memory + stage * kStageBytes;
           uint64_t* full = &barriers.full[stage];
           hopper::wait(&barriers.empty[stage], parity);
           hopper::arrive_expecting(full, kStageBytes);
-          hopper::load_box(x, x_map, full, step * kStep, tiles.row(tile));
-          hopper::load_box(x + kOperandBytes, weight_map, full, step * kStep, tiles.column(tile));
+          hopper::load_box(x, x_map, full, step * kStep, row);
+          hopper::load_box(x + kOperandBytes, weight_map, full, step * kStep, column);
           if (++stage == kStages) stage = 0, parity ^= 1;
         }
       }
@@ -303,7 +300,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       uint32_t parity = 0;
       for (uint32_t tile = blockIdx.x + own * gridDim.x; tile < tiles.count;
            tile += 2 * gridDim.x) {
-        const int row = tiles.row(tile), column = tiles.column(tile);
+        const auto [row, column] = tiles.start(tile);
         if (kResult == Result::kResidual) {
           hopper::arrive_expecting(&barriers.tile_full[own], kTileBytes);
           hopper::load_box(results, out_map, &barriers.tile_full[own], column, row);
@@ -329,7 +326,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   uint32_t at = group * steps;  // the step's number, counted over all tiles of this block
   uint32_t turn = 0;
   for (uint32_t tile = blockIdx.x + group * gridDim.x; tile < tiles.count; tile += 2 * gridDim.x) {
-    const int row = tiles.row(tile), column = tiles.column(tile);
+    const auto [row, column] = tiles.start(tile);
     float upper[kHalf], lower[kHalf];
     Scales scales;
     scales.read<kResult>(p, row, column);
