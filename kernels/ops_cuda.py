@@ -1,11 +1,11 @@
 """The tables of operations for an NVIDIA GPU. They need Triton, so only `load.py` imports them."""
 
-from grace.kernels.decode import prompt_attention_triton
+from grace.kernels.attention import prompt_attention_triton
+from grace.kernels.attention.cross_attention_triton import cross_attention_triton
+from grace.kernels.attention.self_attention_triton import rearrange_triton, self_attention_triton
 from grace.kernels.decode.admit_children_cuda import admit_children_cuda
-from grace.kernels.decode.cross_attention_triton import cross_attention_triton
 from grace.kernels.decode.ops import Ops
 from grace.kernels.decode.select_beams_cuda import select_beams_cuda
-from grace.kernels.decode.self_attention_triton import rearrange_triton, self_attention_triton
 from grace.kernels.eligibility.batch import eligible_nodes_on_gpu
 from grace.kernels.encoder.arrange_tokens_triton import arrange_tokens_triton
 from grace.kernels.encoder.encoder_attention_triton import encoder_attention_triton

@@ -21,7 +21,7 @@ from grace.bench.gpu.subjects.causal_model import Shape, random_causal, random_p
 from grace.bench.gpu.subjects.workload import Workload
 from grace.bench.result_file import Row
 from grace.kernels import REFERENCE, DecodeIndex, Ops, admission_slot
-from grace.kernels.decode.prompt_attention import PromptQueries
+from grace.kernels.attention.prompt_attention import PromptQueries
 from grace.kernels.products.fp8_products import E4M3, REFERENCE_ROUNDED, RoundedOps
 from grace.model.definition.inputs import map_tensors
 from grace.model.engine.causal_loop import CausalSteps, PromptRoom, read_prompts

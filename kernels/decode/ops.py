@@ -10,15 +10,15 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from grace.kernels.decode import prompt_attention as prompts
-from grace.kernels.decode.admit_children import AdmitChildren, admit_children_reference
-from grace.kernels.decode.cross_attention import BeamQueries, cross_attention_reference
-from grace.kernels.decode.select_beams import Choice, select_beams_reference
-from grace.kernels.decode.self_attention import (
+from grace.kernels.attention import prompt_attention as prompts
+from grace.kernels.attention.cross_attention import BeamQueries, cross_attention_reference
+from grace.kernels.attention.self_attention import (
     PagedPrefixes,
     rearrange_reference,
     self_attention_reference,
 )
+from grace.kernels.decode.admit_children import AdmitChildren, admit_children_reference
+from grace.kernels.decode.select_beams import Choice, select_beams_reference
 from grace.kernels.decode.tensors import Beams, DecodeIndex
 from grace.kernels.decode.users import UserTensors
 from grace.kernels.eligibility.eligible_nodes import eligible_nodes_reference

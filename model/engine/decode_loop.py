@@ -13,8 +13,8 @@ from torch import Tensor
 
 from grace.configs.generation import BeamProfile
 from grace.kernels import AdmissionSlot, Beams, Ops
-from grace.kernels.decode.cross_attention import BeamQueries
-from grace.kernels.decode.self_attention import PagedPrefixes
+from grace.kernels.attention.cross_attention import BeamQueries
+from grace.kernels.attention.self_attention import PagedPrefixes
 from grace.kernels.products.fp8_products import LARGEST
 from grace.kernels.row_stable import linear
 from grace.model.definition.decoder import CrossCache

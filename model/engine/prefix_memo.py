@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from grace.kernels import Ops
-from grace.kernels.decode.self_attention import PagedPrefixes
+from grace.kernels.attention.self_attention import PagedPrefixes
 from grace.model.engine.decode_weights import FastWeights
 from grace.model.engine.residual import Residual
 

@@ -21,16 +21,16 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from grace.kernels.decode.cross_attention import BeamQueries
-from grace.kernels.decode.cross_attention_triton import cross_attention_triton
-from grace.kernels.decode.prompt_attention import Heads, PromptQueries, PromptTokens
-from grace.kernels.decode.prompt_attention_triton import (
+from grace.kernels.attention.cross_attention import BeamQueries
+from grace.kernels.attention.cross_attention_triton import cross_attention_triton
+from grace.kernels.attention.prompt_attention import Heads, PromptQueries, PromptTokens
+from grace.kernels.attention.prompt_attention_triton import (
     causal_attention_triton,
     place_heads_triton,
     prompt_attention_triton,
 )
-from grace.kernels.decode.self_attention import PagedPrefixes
-from grace.kernels.decode.self_attention_triton import rearrange_triton, self_attention_triton
+from grace.kernels.attention.self_attention import PagedPrefixes
+from grace.kernels.attention.self_attention_triton import rearrange_triton, self_attention_triton
 from grace.kernels.encoder.encoder_attention import Part, TokenQueries
 from grace.kernels.encoder.encoder_attention_triton import encoder_attention_triton
 from grace.kernels.encoder.token_product import After, Norm, Run, TokenProduct
