@@ -33,8 +33,8 @@ from grace.model.definition.beam_search import Generated, beam_search
 from grace.model.definition.inputs import Prompts, map_tensors
 from grace.model.engine import graph_generation as graphs
 from grace.model.engine.causal_generation import CausalGeneration, token_buckets
-from grace.model.engine.decode_weights import Precision
 from grace.model.engine.feature_stage import PlacedPrompts
+from grace.model.engine.precision import Precision
 
 MODELS = "1.7B", "0.6B"
 _MIXED_BATCHES = 16  # of prompts of uniform lengths

@@ -26,8 +26,8 @@ from grace.kernels.products.fp8_products import E4M3, REFERENCE_ROUNDED, Rounded
 from grace.model.definition.inputs import map_tensors
 from grace.model.engine.causal_loop import CausalSteps, PromptRoom, read_prompts
 from grace.model.engine.causal_weights import CausalWeights
-from grace.model.engine.decode_weights import Precision
 from grace.model.engine.fast_search import search
+from grace.model.engine.precision import Precision
 
 _OPERATIONS = "causal_attention", "prompt_attention", "place_heads", "log_sums", "activate"
 _ROUNDED = "product", "add_product", "hidden", "log_sums"

@@ -22,7 +22,7 @@ from grace.model.definition.model import AnyModel, CausalModel, Model
 from grace.model.engine.causal_generation import CausalGeneration
 from grace.model.engine.cuda_graphs import GraphMemory
 from grace.model.engine.decode_loop import fast_search
-from grace.model.engine.decode_weights import PRECISIONS, FastWeights
+from grace.model.engine.decode_weights import FastWeights
 from grace.model.engine.fast_encoder import fast_encoder
 from grace.model.engine.feature_stage import (
     FastStage,
@@ -37,6 +37,7 @@ from grace.model.engine.graph_generation import (
     GraphGeneration,
     SearchTask,
 )
+from grace.model.engine.precision import PRECISIONS
 from grace.model.engine.prefix_memo import PrefixMemo
 from grace.model.engine.rounded_weights import rounded_products, weights_in
 

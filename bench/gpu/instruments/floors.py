@@ -20,7 +20,7 @@ from grace.kernels.attention.self_attention import PagedPrefixes
 from grace.kernels.decode.admit_children import fan_outs
 from grace.kernels.decode.select_beams import Choice
 from grace.kernels.products.fp8_products import Addition, RoundedOps, RoundedRows, RoundedWeight
-from grace.model.engine.decode_weights import Products
+from grace.model.engine.residual import Products
 
 
 class Least(NamedTuple):
