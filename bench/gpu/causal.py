@@ -32,7 +32,7 @@ from grace.kernels import REFERENCE, admission_slot
 from grace.model.definition.beam_search import Generated, beam_search
 from grace.model.definition.inputs import Prompts, map_tensors
 from grace.model.engine import graph_generation as graphs
-from grace.model.engine.causal_generation import CausalGeneration, token_buckets
+from grace.model.engine.causal.generation import CausalGeneration, token_buckets
 from grace.model.engine.feature_stage import PlacedPrompts
 from grace.model.engine.precision import Precision
 

@@ -24,8 +24,8 @@ from grace.kernels import REFERENCE, DecodeIndex, Ops, admission_slot
 from grace.kernels.attention.prompt_attention import PromptQueries
 from grace.kernels.products.fp8_products import E4M3, REFERENCE_ROUNDED, RoundedOps
 from grace.model.definition.inputs import map_tensors
-from grace.model.engine.causal_loop import CausalSteps, PromptRoom, read_prompts
-from grace.model.engine.causal_weights import CausalWeights
+from grace.model.engine.causal.decoder import CausalSteps, PromptRoom, read_prompts
+from grace.model.engine.causal.weights import CausalWeights
 from grace.model.engine.fast_search import search
 from grace.model.engine.precision import Precision
 

@@ -19,11 +19,13 @@ from grace.kernels import AdmissionSlot, Ops, load_encoder_ops
 from grace.model.definition.beam_search import Generated, SearchableDecoder, beam_search
 from grace.model.definition.inputs import FeatureTensors, Prompts, map_tensors
 from grace.model.definition.model import AnyModel, CausalModel, Model
-from grace.model.engine.causal_generation import CausalGeneration
+from grace.model.engine.causal.generation import CausalGeneration
 from grace.model.engine.cuda_graphs import GraphMemory
-from grace.model.engine.decode_loop import fast_search
-from grace.model.engine.decode_weights import FastWeights
-from grace.model.engine.fast_encoder import fast_encoder
+from grace.model.engine.encoder_decoder.decode_loop import fast_search
+from grace.model.engine.encoder_decoder.decode_weights import FastWeights
+from grace.model.engine.encoder_decoder.fast_encoder import fast_encoder
+from grace.model.engine.encoder_decoder.prefix_memo import PrefixMemo
+from grace.model.engine.encoder_decoder.rounded_weights import rounded_products, weights_in
 from grace.model.engine.feature_stage import (
     FastStage,
     Features,
@@ -38,8 +40,6 @@ from grace.model.engine.graph_generation import (
     SearchTask,
 )
 from grace.model.engine.precision import PRECISIONS
-from grace.model.engine.prefix_memo import PrefixMemo
-from grace.model.engine.rounded_weights import rounded_products, weights_in
 
 
 def generation_for(

@@ -16,9 +16,9 @@ from grace.configs.options import Fp8Product
 from grace.kernels import AdmissionSlot, DecodeIndex, Ops, UserTensors, admission_slot
 from grace.model.definition.beam_search import Generated, require_together
 from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
+from grace.model.engine.encoder_decoder.prefix_memo import PrefixMemo
 from grace.model.engine.feature_stage import Features
 from grace.model.engine.precision import Precision
-from grace.model.engine.prefix_memo import PrefixMemo
 from grace.model.engine.search_trace import SearchTrace
 
 

@@ -28,11 +28,11 @@ from grace.kernels import DecodeIndex, Ops, UserTensors, load_ops, require_fp8, 
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, require_match
 from grace.model.definition.spec import ModelSpec
 from grace.model.engine.device_copy import Blocks
+from grace.model.engine.encoder_decoder.prefix_memo import PrefixMemo
 from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
 from grace.model.engine.generation import generation_for
 from grace.model.engine.graph_generation import EngineSettings, Generation
 from grace.model.engine.precision import PRECISIONS, Precision
-from grace.model.engine.prefix_memo import PrefixMemo
 from grace.server.engine.memory import (
     EligibilityFacts,
     eligibility_facts,

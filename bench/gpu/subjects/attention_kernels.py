@@ -18,7 +18,7 @@ from grace.configs.generation import BeamProfile
 from grace.kernels import Ops
 from grace.kernels.attention.cross_attention import BeamQueries
 from grace.kernels.attention.self_attention import PagedPrefixes
-from grace.model.engine.decode_loop import fast_search
+from grace.model.engine.encoder_decoder.decode_loop import fast_search
 
 _TILE_SECONDS = 0.05
 

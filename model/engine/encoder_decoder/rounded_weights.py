@@ -21,7 +21,7 @@ from grace.configs.options import Fp8Product
 from grace.kernels import load_rounded_ops
 from grace.kernels.products.fp8_products import LARGEST, Order, RoundedWeight, divisors
 from grace.model.definition.t5_spec import DecoderSpec
-from grace.model.engine.decode_weights import FastLayer, FastWeights
+from grace.model.engine.encoder_decoder.decode_weights import FastLayer, FastWeights
 from grace.model.engine.precision import PRECISIONS, Precision, products_in_fp8, require_whole_tiles
 from grace.model.engine.residual import Weight
 

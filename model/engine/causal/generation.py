@@ -14,8 +14,8 @@ from grace.kernels import AdmissionSlot, Ops
 from grace.model.definition.beam_search import Generated
 from grace.model.definition.inputs import map_tensors
 from grace.model.definition.model import CausalModel
-from grace.model.engine.causal_loop import CausalSteps, PromptRoom, read_prompts
-from grace.model.engine.causal_weights import CausalWeights, rounded_causal
+from grace.model.engine.causal.decoder import CausalSteps, PromptRoom, read_prompts
+from grace.model.engine.causal.weights import CausalWeights, rounded_causal
 from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
 from grace.model.engine.fast_search import search
 from grace.model.engine.feature_stage import Features, PlacedPrompts

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from grace.kernels import Ops
 from grace.kernels.attention.self_attention import PagedPrefixes
-from grace.model.engine.decode_weights import FastWeights
+from grace.model.engine.encoder_decoder.decode_weights import FastWeights
 from grace.model.engine.residual import Residual
 
 _ROWS_AT_ONCE = 1 << 14

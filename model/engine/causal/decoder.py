@@ -14,7 +14,7 @@ from torch import Tensor
 
 from grace.kernels import Beams, Ops
 from grace.kernels.attention.prompt_attention import Heads, PromptQueries, PromptTokens
-from grace.model.engine.causal_weights import CausalWeights
+from grace.model.engine.causal.weights import CausalWeights
 from grace.model.engine.fast_search import StepLogits
 from grace.model.engine.residual import Residual, input_type
 

@@ -19,9 +19,9 @@ from grace.kernels.products.fp8_products import LARGEST
 from grace.kernels.row_stable import linear
 from grace.model.definition.decoder import CrossCache
 from grace.model.definition.inputs import UserContext
-from grace.model.engine.decode_weights import FastWeights
+from grace.model.engine.encoder_decoder.decode_weights import FastWeights
+from grace.model.engine.encoder_decoder.prefix_memo import PrefixMemo
 from grace.model.engine.fast_search import StepLogits, search
-from grace.model.engine.prefix_memo import PrefixMemo
 from grace.model.engine.residual import Residual, input_type
 
 
