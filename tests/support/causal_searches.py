@@ -22,7 +22,7 @@ from grace.model.definition.inputs import Prompts, map_tensors
 from grace.model.definition.model import CausalModel
 from grace.model.engine.causal.generation import CausalGeneration
 from grace.model.engine.feature_stage import PlacedPrompts
-from grace.model.engine.graph_generation import EngineSettings, SearchTask
+from grace.model.engine.generation import EngineSettings, SearchTask
 from grace.model.engine.precision import Precision
 from support.causal_cases import causal_spec
 from support.plain_builder import plain_snapshot
