@@ -39,9 +39,9 @@ from grace.bench.gpu.subjects.workload import Workload
 from grace.bench.result_file import Row
 from grace.bench.rungs.attention import spread_to_rows as spread
 from grace.kernels import REFERENCE, Ops
-from grace.kernels.decode.self_attention import PagedPrefixes
+from grace.kernels.attention.self_attention import PagedPrefixes
 from grace.kernels.products.fp8_products import E4M3
-from grace.model.engine.decode_weights import PRECISIONS, Precision
+from grace.model.engine.precision import PRECISIONS, Precision
 
 _INPUTS = 3  # of cross-attention, in turn
 _ROUNDS = 4  # of quick calls in a run, so that it is long enough to be launched ahead

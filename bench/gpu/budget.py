@@ -38,7 +38,7 @@ from grace.bench.result_file import Row
 from grace.configs.eligibility import MatcherMode
 from grace.kernels import AdmissionSlot, DecodeIndex, admission_slot
 from grace.kernels.products.fp8_products import E4M3, RoundedWeight, to_e4m3
-from grace.model.engine.decode_weights import PRECISIONS, Precision
+from grace.model.engine.precision import PRECISIONS, Precision
 
 _ROUNDS = 3  # over the batches
 _LEAST_UNEXPLAINED = 0.02  # share of products without a shape that is worth a row

@@ -31,10 +31,11 @@ from grace.configs.options import Fp8Product, Normalizer
 from grace.kernels import REFERENCE, admission_slot
 from grace.model.definition.beam_search import Generated, beam_search
 from grace.model.definition.inputs import Prompts, map_tensors
-from grace.model.engine import graph_generation as graphs
-from grace.model.engine.causal_generation import CausalGeneration, token_buckets
-from grace.model.engine.decode_weights import Precision
+from grace.model.engine.causal.generation import CausalGeneration, token_buckets
 from grace.model.engine.feature_stage import PlacedPrompts
+from grace.model.engine.generation import EngineSettings, Generation, SearchTask
+from grace.model.engine.graph_generation import GraphGeneration
+from grace.model.engine.precision import Precision
 
 MODELS = "1.7B", "0.6B"
 _MIXED_BATCHES = 16  # of prompts of uniform lengths
@@ -76,15 +77,15 @@ def _shape(work: Workload, name: str, sids: int = 3_000_000) -> Shape:
     return replace(Shape.of("small" if work.options.tiny else name), name=name, sids=asked)
 
 
-def _recorded(work: Workload, engine: CausalGeneration, shape: Shape) -> graphs.Generation:
+def _recorded(work: Workload, engine: CausalGeneration, shape: Shape) -> Generation:
     """Record the engine's graphs. A CPU has none, so there the engine itself generates."""
     if not work.on_gpu:
         return engine
-    return graphs.GraphGeneration(engine, None, shape.batches, [shape.profile])
+    return GraphGeneration(engine, None, shape.batches, [shape.profile])
 
 
 def _generated(
-    work: Workload, generation: graphs.Generation, prompts: PlacedPrompts, task: graphs.SearchTask
+    work: Workload, generation: Generation, prompts: PlacedPrompts, task: SearchTask
 ) -> Generated:
     found = generation.generate(prompts, task)
     if work.on_gpu:
@@ -98,7 +99,7 @@ def _agreement(work: Workload, precision: Precision) -> Row:
     shape = _shape(work, "small", sids=20_000)
     spec, batch = shape.spec, max(shape.batches)
     model, ops = random_causal(spec, work.device), work.load_ops(work.device)
-    engine = CausalGeneration(model, ops, graphs.EngineSettings(precision, 0), shape.config)
+    engine = CausalGeneration(model, ops, EngineSettings(precision, 0), shape.config)
     prompts = random_prompts(spec, batch, "uniform", 0, work.device)
     task = shape.task(batch, shape.index(work.device))
     got = _generated(work, _recorded(work, engine, shape), prompts, task)
@@ -115,7 +116,7 @@ def _agreement(work: Workload, precision: Precision) -> Row:
 def _whole(
     work: Workload, shape: Shape, normalizer: Normalizer, precision: Precision
 ) -> Iterator[Row]:
-    spec, settings = replace(shape.spec, normalizer=normalizer), graphs.EngineSettings(precision, 0)
+    spec, settings = replace(shape.spec, normalizer=normalizer), EngineSettings(precision, 0)
     ops, buckets = work.load_ops(work.device), token_buckets(shape.config, spec.prompt.max_tokens)
     engine = CausalGeneration(random_causal(spec, work.device), ops, settings, shape.config)
     generation, index = _recorded(work, engine, shape), shape.index(work.device)
@@ -149,7 +150,7 @@ def _whole(
 
 
 def _halves(
-    work: Workload, engine: CausalGeneration, prompts: PlacedPrompts, task: graphs.SearchTask
+    work: Workload, engine: CausalGeneration, prompts: PlacedPrompts, task: SearchTask
 ) -> dict[str, float | None]:
     """Time reading alone, with the placing, and searching alone. A CPU cannot read alone."""
     batch, device, seconds = len(prompts), work.device, work.options.seconds
@@ -170,7 +171,7 @@ def _overlap(work: Workload, shape: Shape) -> Iterator[Row]:
     prompts = [random_prompts(spec, batch, "longest", seed, device) for seed in range(batches)]
 
     def found(precision: Precision, kept: tuple[Fp8Product, ...] = ()) -> list[Tensor]:
-        settings = graphs.EngineSettings(precision, 0, kept)
+        settings = EngineSettings(precision, 0, kept)
         engine = CausalGeneration(model, ops, settings, replace(shape.config, max_batch=batch))
         leaves = [_generated(work, engine, each, task).leaves for each in prompts]
         del engine

@@ -21,13 +21,13 @@ from grace.bench.gpu.subjects.causal_model import Shape, random_causal, random_p
 from grace.bench.gpu.subjects.workload import Workload
 from grace.bench.result_file import Row
 from grace.kernels import REFERENCE, DecodeIndex, Ops, admission_slot
-from grace.kernels.decode.prompt_attention import PromptQueries
+from grace.kernels.attention.prompt_attention import PromptQueries
 from grace.kernels.products.fp8_products import E4M3, REFERENCE_ROUNDED, RoundedOps
 from grace.model.definition.inputs import map_tensors
-from grace.model.engine.causal_loop import CausalSteps, PromptRoom, read_prompts
-from grace.model.engine.causal_weights import CausalWeights
-from grace.model.engine.decode_weights import Precision
+from grace.model.engine.causal.decoder import CausalSteps, PromptRoom, read_prompts
+from grace.model.engine.causal.weights import CausalWeights
 from grace.model.engine.fast_search import search
+from grace.model.engine.precision import Precision
 
 _OPERATIONS = "causal_attention", "prompt_attention", "place_heads", "log_sums", "activate"
 _ROUNDED = "product", "add_product", "hidden", "log_sums"

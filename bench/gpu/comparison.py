@@ -42,7 +42,7 @@ from grace.configs.eligibility import MatcherMode
 from grace.configs.generation import BeamProfile
 from grace.index.trie import NO_NODE
 from grace.kernels import REFERENCE, AdmissionSlot, Beams, DecodeIndex, admission_slot
-from grace.model.engine.decode_weights import PRECISIONS
+from grace.model.engine.precision import PRECISIONS
 
 _BEAMS = (16, 64, 256, 512, 1024)
 _PREFIX_BEAMS = (16, 64, 256)  # beyond, a call takes many seconds

@@ -47,7 +47,7 @@ from grace.kernels import (
     admission_slot,
 )
 from grace.model.definition.inputs import UserContext
-from grace.model.engine.decode_weights import PRECISIONS
+from grace.model.engine.precision import PRECISIONS
 
 MODES = ("cd", "bitmask", "union", "static", "dynamic", "exact")
 SIZES = (3_000_000, 10_000_000, 30_000_000, 100_000_000)

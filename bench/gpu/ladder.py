@@ -31,7 +31,7 @@ from grace.configs.eligibility import MatcherMode
 from grace.kernels import DecodeIndex
 from grace.model.checkpoints.model_cost import decoder_flops
 from grace.model.definition.inputs import UserContext
-from grace.model.engine.decode_weights import PRECISIONS, Precision
+from grace.model.engine.precision import PRECISIONS, Precision
 from grace.server.messages import Retrieval
 
 PEAK_FLOPS = 989e12

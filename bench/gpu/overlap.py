@@ -36,8 +36,8 @@ from grace.kernels.load import load_encoder_ops
 from grace.model.definition.beam_search import beam_search
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.model import Model
-from grace.model.engine.decode_weights import PRECISIONS, Precision
-from grace.model.engine.fast_encoder import fast_encoder
+from grace.model.engine.encoder_decoder.fast_encoder import fast_encoder
+from grace.model.engine.precision import PRECISIONS, Precision
 from grace.model.train.evaluate import Popularity, Quality, quality, rank_of
 
 REQUESTS = 512

@@ -1,1 +1,1 @@
-"""The operations of the decode loop, each with its torch reference and its fast bodies."""
+"""What admits and selects beams, and `ops.py`: the table of the decoder's operations."""

@@ -10,15 +10,11 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from grace.kernels.decode import prompt_attention as prompts
+from grace.kernels.attention import cross_attention as cross
+from grace.kernels.attention import prompt_attention as prompts
+from grace.kernels.attention import self_attention as prefixes
 from grace.kernels.decode.admit_children import AdmitChildren, admit_children_reference
-from grace.kernels.decode.cross_attention import BeamQueries, cross_attention_reference
 from grace.kernels.decode.select_beams import Choice, select_beams_reference
-from grace.kernels.decode.self_attention import (
-    PagedPrefixes,
-    rearrange_reference,
-    self_attention_reference,
-)
 from grace.kernels.decode.tensors import Beams, DecodeIndex
 from grace.kernels.decode.users import UserTensors
 from grace.kernels.eligibility.eligible_nodes import eligible_nodes_reference
@@ -32,8 +28,8 @@ SelectBeams: TypeAlias = Callable[[Choice], Beams]
 class Ops:
     """One implementation of each operation; its `..._reference` says what it computes."""
 
-    self_attention: Callable[[PagedPrefixes], Tensor]
-    cross_attention: Callable[[BeamQueries], Tensor]
+    self_attention: Callable[[prefixes.PagedPrefixes], Tensor]
+    cross_attention: Callable[[cross.BeamQueries], Tensor]
     causal_attention: Callable[[prompts.PromptTokens], Tensor]
     prompt_attention: Callable[[prompts.PromptQueries], Tensor]
     place_heads: Callable[[prompts.Heads, Tensor], Tensor]  # (heads, pairs)
@@ -47,8 +43,8 @@ class Ops:
 
 
 REFERENCE = Ops(
-    self_attention=self_attention_reference,
-    cross_attention=cross_attention_reference,
+    self_attention=prefixes.self_attention_reference,
+    cross_attention=cross.cross_attention_reference,
     causal_attention=prompts.causal_attention_reference,
     prompt_attention=prompts.prompt_attention_reference,
     place_heads=prompts.place_heads_reference,
@@ -58,7 +54,7 @@ REFERENCE = Ops(
     eligible_nodes=eligible_nodes_reference,
     admit_children=admit_children_reference,
     select_beams=select_beams_reference,
-    rearrange=rearrange_reference,
+    rearrange=prefixes.rearrange_reference,
 )
 
 

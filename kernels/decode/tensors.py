@@ -25,8 +25,6 @@ from grace.kernels.eligibility.tensors import ExactTensors
 MOST_SETS_ON_GPU = 8
 """The most targeting sets that admission on a GPU tests: kMostSets of grace/admission.h."""
 
-NO_BLOCK = -1  # the entry of a block table where a beam has no token yet
-
 
 @dataclass(frozen=True, slots=True)
 class BloomTensors:

@@ -6,13 +6,9 @@ from typing import TypeAlias
 
 from torch import Tensor
 
+from grace.kernels.encoder import token_product as products
 from grace.kernels.encoder.arrange_tokens import arrange_tokens_reference
 from grace.kernels.encoder.encoder_attention import TokenQueries, encoder_attention_reference
-from grace.kernels.encoder.token_product import (
-    TokenProduct,
-    share_user_reference,
-    token_product_reference,
-)
 from grace.kernels.row_stable import rms_norm_reference
 
 ArrangeTokens: TypeAlias = Callable[
@@ -28,7 +24,7 @@ class EncoderOps:
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]  # (x, gain, eps)
     attention: Callable[[TokenQueries], Tensor]
     arrange_tokens: ArrangeTokens  # (summaries, user, states, masks)
-    token_product: Callable[[TokenProduct], Tensor]
+    token_product: Callable[[products.TokenProduct], Tensor]
     share_user: ShareUser  # (tokens, squares, user, begins)
 
 
@@ -36,6 +32,6 @@ PLAIN_ENCODER = EncoderOps(
     rms_norm=rms_norm_reference,
     attention=encoder_attention_reference,
     arrange_tokens=arrange_tokens_reference,
-    token_product=token_product_reference,
-    share_user=share_user_reference,
+    token_product=products.token_product_reference,
+    share_user=products.share_user_reference,
 )

@@ -113,6 +113,11 @@ def to_e4m3(x: Tensor) -> Tensor:
     return x.float().clamp(-LARGEST, LARGEST).to(E4M3)
 
 
+def divisors(bounds: Tensor, largest: float = LARGEST) -> Tensor:
+    """Return what numbers of these bounds are divided by, to be `largest` at most; none is zero."""
+    return torch.where(bounds > 0, bounds, torch.ones_like(bounds)) / largest
+
+
 def in_type(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Cast to any type; to e4m3 as `to_e4m3` does."""
     return to_e4m3(x) if dtype == E4M3 else x.to(dtype)

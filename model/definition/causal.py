@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from grace.kernels import Ops
-from grace.kernels.decode import prompt_attention
+from grace.kernels.attention import prompt_attention
 from grace.kernels.row_stable import linear, sigmoid
 from grace.kernels.row_stable import rms_norm_reference as rms_norm
 from grace.model.definition.causal_spec import CausalModelSpec, CausalSpec

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from grace.kernels import Ops
-from grace.kernels.decode.cross_attention import BeamQueries
-from grace.kernels.decode.self_attention import PagedPrefixes
+from grace.kernels.attention.cross_attention import BeamQueries
+from grace.kernels.attention.self_attention import PagedPrefixes
 from grace.kernels.row_stable import linear
 from grace.kernels.row_stable import rms_norm_reference as rms_norm
 from grace.model.definition.inputs import UserContext

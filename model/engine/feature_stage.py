@@ -61,6 +61,13 @@ BatchFeatures: TypeAlias = tuple[feature_reader.ReadFeatures, Callable[[], Featu
 stream, in memory of the batch's staging."""
 
 
+def at_once(features: Features) -> FeatureTensors:
+    """Return an encoder's features, computed now if they were not yet."""
+    found = features.compute() if isinstance(features, PlacedLookups) else features
+    assert isinstance(found, FeatureTensors)
+    return found
+
+
 class PlainStage:
     def __init__(self, model: AnyModel) -> None:
         self._spec = model.spec

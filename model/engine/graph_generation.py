@@ -1,8 +1,7 @@
-"""The interface of every generation, and generation with CUDA graphs."""
+"""Generation with CUDA graphs, of any family's engine."""
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import Generic, Protocol, TypeVar
@@ -12,69 +11,11 @@ from torch import Tensor
 
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile
-from grace.configs.options import Fp8Product
 from grace.kernels import AdmissionSlot, DecodeIndex, Ops, UserTensors, admission_slot
 from grace.model.definition.beam_search import Generated, require_together
 from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
-from grace.model.engine.decode_weights import Precision
 from grace.model.engine.feature_stage import Features
-from grace.model.engine.prefix_memo import PrefixMemo
-from grace.model.engine.search_trace import SearchTrace
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """How generation computes."""
-
-    precision: Precision
-    memo_bytes: int  # most memory for what the first steps compute once for every prefix
-    # the decoder's products that stay in bf16 with precision fp8
-    fp8_keep: tuple[Fp8Product, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SearchTask:
-    """The users, index, profile and trace of one search."""
-
-    users: UserTensors
-    index: DecodeIndex
-    profile: BeamProfile
-    trace: SearchTrace | None = None
-
-    def begin(self, vocab_sizes: tuple[int, ...], ops: Ops) -> tuple[AdmissionSlot, Ops]:
-        """Return a slot that points at users and index, and the operations that the trace notes."""
-        require_together(vocab_sizes, self.index, self.profile)
-        slot = admission_slot(ops)
-        slot.point_at(self.users, self.index)
-        return slot, self.traced(ops)
-
-    def traced(self, ops: Ops) -> Ops:
-        return ops if self.trace is None else self.trace.of(ops)
-
-
-class Generation(Protocol):
-    """Generation with one checkpoint, for any snapshot of its SID space."""
-
-    @property
-    def memo(self) -> PrefixMemo | None:
-        """None where nothing is computed beforehand."""
-
-    @property
-    def fp8_products(self) -> tuple[Fp8Product, ...]:
-        """The decoder's products that compute with e4m3."""
-
-    @property
-    def graphs(self) -> int:
-        """The number of CUDA graphs that it recorded."""
-
-    def generate(self, features: Features, task: SearchTask) -> Generated:
-        """Generate on the current stream. The result is in the CPU's memory, for the caller alone.
-
-        Recorded generation does not wait for the stream. Then the arguments must live until the
-        stream has done the work, and the result is readable from then on. With a trace every
-        generation waits, and the batch may have any size.
-        """
-
+from grace.model.engine.generation import Generation, SearchTask
 
 Stage = TypeVar("Stage", contravariant=True)
 Inputs = TypeVar("Inputs")

@@ -5,7 +5,8 @@ rows' rounded copy. The addition of a rounded product makes the next copy. After
 the copy is made when a product needs it.
 """
 
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,7 +14,29 @@ from torch import Tensor
 from grace.kernels import Ops
 from grace.kernels.products import fp8_products as fp8
 from grace.kernels.row_stable import linear
-from grace.model.engine.decode_weights import Products, Weight, float_product
+
+Weight: TypeAlias = Tensor | fp8.RoundedWeight
+
+
+class Products:
+    """The products of beam rows with plain weights [out, in]; on a CPU through `row_stable`.
+
+    On a GPU a residual is the product's accumulator: adding it costs no pass over memory.
+    """
+
+    def into(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
+        """Write x W^T to `out`, [rows, out]."""
+        if x.device.type == "cpu":
+            out.copy_(linear(x, weight))
+        else:
+            torch.mm(x, weight.t(), out=out)
+
+    def add(self, residual: Tensor, x: Tensor, weight: Tensor) -> None:
+        """Add x W^T to `residual`, [rows, out], in place."""
+        if x.device.type == "cpu":
+            residual.add_(linear(x, weight))
+        else:
+            residual.addmm_(x, weight.t())
 
 
 class LayerSpec(Protocol):
@@ -23,15 +46,13 @@ class LayerSpec(Protocol):
     def ffn(self) -> str: ...
 
 
-class StreamWeights(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamWeights:
     """The weights of any family, as far as a stream needs them."""
 
-    @property
-    def spec(self) -> LayerSpec: ...
-    @property
-    def products(self) -> Products: ...
-    @property
-    def rounded(self) -> fp8.RoundedOps | None: ...
+    spec: LayerSpec
+    products: Products = field(default_factory=Products)
+    rounded: fp8.RoundedOps | None = None  # the products with rounded weights; None without them
 
 
 class Residual:
@@ -94,7 +115,10 @@ class Residual:
 
     def logits(self, head: Tensor) -> tuple[Tensor, Tensor]:
         """Return the product with a head in float32, without its row factors, and the factors."""
-        return float_product(self.rows, head), self.row_factors
+        if self.rows.device.type == "cpu" or self.rows.dtype == torch.float32:
+            return linear(self.rows, head).float(), self.row_factors
+        # float32 is the type that it is accumulated in, so there is no cast.
+        return torch.mm(self.rows, head.t(), out_dtype=torch.float32), self.row_factors
 
     def log_sums(self, head: Weight, tokens: int) -> Tensor:
         """Return each row's log of the sum of exp of its logits, over `tokens`.   float32 [rows]"""

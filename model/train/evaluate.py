@@ -27,8 +27,7 @@ from grace.index.users.user_rows import UserEncoder
 from grace.kernels.eligibility.tensors import has_bit
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_encoder_decoder, require_match
 from grace.model.definition.model import Model
-from grace.model.engine.generation import PlainGeneration
-from grace.model.engine.graph_generation import SearchTask
+from grace.model.engine.generation import PlainGeneration, SearchTask
 from grace.model.train.interactions import HistoryBatches, Int64, Interactions, history_input
 from grace.model.train.log_reader import catalogue_of, read_log
 from grace.model.train.loop import Progress, reproducible

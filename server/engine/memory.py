@@ -24,8 +24,8 @@ from grace.kernels import DecodeIndex, Ops, UserTensors, with_eligible
 from grace.kernels.eligibility.tensors import REQUESTS_PER_MASK
 from grace.model.checkpoints.folder import MODEL_YAML, WEIGHTS, load_spec, require_files
 from grace.model.definition.causal_spec import CausalModelSpec
-from grace.model.engine.causal_memory import memory_on_cpu, memory_on_gpu
-from grace.model.engine.decode_weights import Precision
+from grace.model.engine.causal.memory import memory_on_cpu, memory_on_gpu
+from grace.model.engine.precision import Precision
 
 MARGIN_BYTES = 64 << 20
 """The most that the first batches and the allocator take in addition to the arrays."""

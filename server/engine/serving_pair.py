@@ -1,6 +1,5 @@
 """The pair that a batch is bound to: a snapshot and a model that go together, on one device."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,12 +26,11 @@ from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, Ops, UserTensors, load_ops, require_fp8, with_eligible
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, require_match
 from grace.model.definition.spec import ModelSpec
-from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.engine.device_copy import Blocks
+from grace.model.engine.families import generation_for
 from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
-from grace.model.engine.generation import generation_for
-from grace.model.engine.graph_generation import EngineSettings, Generation
-from grace.model.engine.prefix_memo import PrefixMemo
+from grace.model.engine.generation import EngineSettings, Generation
+from grace.model.engine.precision import PRECISIONS, Precision
 from grace.server.engine.memory import (
     EligibilityFacts,
     eligibility_facts,
@@ -175,7 +173,7 @@ def load_model(config: ServingConfig, snapshot: Snapshot, device: torch.device) 
         blocks=Blocks(device),
         ops=ops,
         generation=made,
-        engine=engine_facts(made, loaded.spec, engine.precision, seconds),
+        engine=engine_facts(made, engine.precision, seconds),
     )
     del loaded
     if device.type == "cuda":
@@ -218,26 +216,17 @@ def changed_pair(
     )
 
 
-def engine_facts(
-    made: Generation, spec: ModelSpec, precision: Precision, seconds: float
-) -> EngineFacts:
+def engine_facts(made: Generation, precision: Precision, seconds: float) -> EngineFacts:
     memo = made.memo
     return EngineFacts(
         precision=precision,
         fp8_products=made.fp8_products,
         memo_steps=0 if memo is None else memo.steps,
         memo_bytes=0 if memo is None else memo.size,
-        next_memo_bytes=0 if memo is None else _next_memo_bytes(memo, spec),
+        next_memo_bytes=0 if memo is None else memo.next_size,
         graphs=made.graphs,
         capture_seconds=seconds if made.graphs else 0.0,
     )
-
-
-def _next_memo_bytes(memo: PrefixMemo, spec: ModelSpec) -> int:
-    if memo.steps == spec.sid_length:
-        return 0
-    of_a_prefix = memo.states[0].nbytes + memo.queries[0].nbytes
-    return math.prod(spec.vocab_sizes[: memo.steps]) * of_a_prefix
 
 
 def engine_settings(config: ServingConfig, device: torch.device) -> EngineSettings:

@@ -20,7 +20,7 @@ from grace.index.matching.exact import HeldAds, MatchCounts
 from grace.index.trie import NO_NODE
 from grace.kernels import UserTensors
 from grace.model.engine.device_copy import Staging
-from grace.model.engine.graph_generation import SearchTask
+from grace.model.engine.generation import SearchTask
 from grace.model.engine.search_trace import SearchTrace
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError, internal, invalid_field, refusal_of

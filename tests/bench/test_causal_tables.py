@@ -10,7 +10,7 @@ from grace.bench.gpu.pages.causal_tables import causal_tables
 from grace.bench.result_file import Row, rows_of
 from grace.configs.errors import DeviceError
 from grace.kernels import REFERENCE
-from grace.kernels.decode.prompt_attention import Heads
+from grace.kernels.attention.prompt_attention import Heads
 from support.bench_workloads import tiny
 
 

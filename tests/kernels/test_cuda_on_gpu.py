@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops
-from grace.kernels.decode.cross_attention import BeamQueries
+from grace.kernels.attention.cross_attention import BeamQueries
+from grace.kernels.attention.self_attention import PagedPrefixes
 from grace.kernels.decode.select_beams import Choice
-from grace.kernels.decode.self_attention import PagedPrefixes
 from grace.model.definition.inputs import Value, map_tensors
 from support.decode_cases import assert_same_candidates, decode_case, every_sid_case
 from support.exact_indexes import random_exact_index, random_exact_users

@@ -25,7 +25,7 @@ from grace.kernels import (
 )
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.engine.cuda_graphs import GraphMemory
-from grace.model.engine.fast_encoder import SideStream
+from grace.model.engine.encoder_decoder.fast_encoder import SideStream
 from grace.server.scheduling.streams import streams_for
 
 device, fault, faults = torch.device("cuda:0"), None, {}

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from grace.configs.eligibility import MatcherMode
 from grace.kernels import NO_BLOCK, REFERENCE, Candidates, UserTensors, load_ops
-from grace.kernels.decode.cross_attention import BeamQueries
+from grace.kernels.attention.cross_attention import BeamQueries
+from grace.kernels.attention.self_attention import PagedPrefixes
 from grace.kernels.decode.select_beams import Choice
-from grace.kernels.decode.self_attention import PagedPrefixes
 from grace.kernels.encoder.encoder_attention import Part, TokenQueries
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER
 from grace.kernels.encoder.token_product import Run, TokenProduct

@@ -21,25 +21,21 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from grace.kernels.decode.cross_attention import BeamQueries
-from grace.kernels.decode.cross_attention_triton import cross_attention_triton
-from grace.kernels.decode.prompt_attention import Heads, PromptQueries, PromptTokens
-from grace.kernels.decode.prompt_attention_triton import (
+from grace.kernels.attention.cross_attention import BeamQueries
+from grace.kernels.attention.cross_attention_triton import cross_attention_triton
+from grace.kernels.attention.prompt_attention import Heads, PromptQueries, PromptTokens
+from grace.kernels.attention.prompt_attention_triton import (
     causal_attention_triton,
     place_heads_triton,
     prompt_attention_triton,
 )
-from grace.kernels.decode.self_attention import PagedPrefixes
-from grace.kernels.decode.self_attention_triton import rearrange_triton, self_attention_triton
+from grace.kernels.attention.self_attention import PagedPrefixes
+from grace.kernels.attention.self_attention_triton import rearrange_triton, self_attention_triton
 from grace.kernels.encoder.encoder_attention import Part, TokenQueries
 from grace.kernels.encoder.encoder_attention_triton import encoder_attention_triton
 from grace.kernels.encoder.token_product import After, Norm, Run, TokenProduct
 from grace.kernels.encoder.token_product_triton import share_user_triton, token_product_triton
-from grace.kernels.products.row_factors_triton import (
-    activate_triton,
-    rms_norm_triton,
-    row_factors_triton,
-)
+from grace.kernels.products import row_factors_triton as factors
 
 SHARED_MEMORY = 232_448  # bytes that one block of sm_90 may have
 REGISTERS = 65_536  # of an SM
@@ -243,12 +239,12 @@ def decoder_cases() -> Iterator[Case]:
         given = (queries(beams, 128, gathered=gathered),)
         yield Case(cross_attention_triton, given, least, two_fit_an_sm=True)
     yield Case(cross_attention_triton, (queries(100, 500),), {WGMMA: 8}, narrow=None)
-    yield Case(row_factors_triton, (meta(16384, 2048), 1e-6), {WIDE_LOAD: 4})
+    yield Case(factors.row_factors_triton, (meta(16384, 2048), 1e-6), {WIDE_LOAD: 4})
     yield Case(rearrange_triton, (TABLE, PARENTS, 2), {"ld.global": 1})
     scale = meta(16384, dtype=torch.float32)
     for ffn, times in (("relu", 1), ("gated_gelu", 2)):
         least = {WIDE_LOAD: 2 * times, WIDE_STORE: 2}
-        yield Case(activate_triton, (meta(16384, 512 * times), scale, ffn), least)
+        yield Case(factors.activate_triton, (meta(16384, 512 * times), scale, ffn), least)
 
 
 def causal_cases() -> Iterator[Case]:
@@ -265,7 +261,7 @@ def causal_cases() -> Iterator[Case]:
 
 
 def encoder_cases() -> Iterator[Case]:
-    yield Case(rms_norm_triton, (TOKENS, meta(512), 1e-6), {WIDE_LOAD: 1})
+    yield Case(factors.rms_norm_triton, (TOKENS, meta(512), 1e-6), {WIDE_LOAD: 1})
     shared = (TOKENS, SQUARES, meta(16, 4, 512), (44, 304))
     yield Case(share_user_triton, shared, {"ld.global": 1})
     wide = {WIDE_LOAD + r"|cp\.async\.cg": 1, WIDE_STORE: 1}

@@ -8,11 +8,12 @@ import torch
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.index.trie import NO_NODE
 from grace.kernels import load_ops
-from grace.model.engine.causal_generation import CausalGeneration
-from grace.model.engine.causal_memory import memory_on_gpu
-from grace.model.engine.decode_weights import Precision
+from grace.model.engine.causal.generation import CausalGeneration
+from grace.model.engine.causal.memory import memory_on_gpu
 from grace.model.engine.feature_stage import PromptStage
-from grace.model.engine.graph_generation import EngineSettings, GraphGeneration
+from grace.model.engine.generation import EngineSettings
+from grace.model.engine.graph_generation import GraphGeneration
+from grace.model.engine.precision import Precision
 from support.causal_searches import (
     WIDE,
     CausalCase,

@@ -10,8 +10,8 @@ from torch.profiler import ProfilerActivity, profile
 from grace.configs.generation import GenerationConfig
 from grace.index.trie import NO_NODE
 from grace.kernels import load_ops
-from grace.model.engine.causal_memory import memory_of_weights, memory_on_cpu
-from grace.model.engine.decode_weights import Precision
+from grace.model.engine.causal.memory import memory_of_weights, memory_on_cpu
+from grace.model.engine.precision import Precision
 from support.causal_searches import (
     CAUSAL,
     WIDE,

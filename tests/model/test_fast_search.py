@@ -15,8 +15,8 @@ from grace.index.trie import NO_NODE
 from grace.kernels import REFERENCE, load_ops
 from grace.model.definition.beam_search import Generated
 from grace.model.definition.inputs import map_tensors
-from grace.model.engine.decode_weights import FastWeights
-from grace.model.engine.prefix_memo import PrefixMemo
+from grace.model.engine.encoder_decoder.decode_weights import FastWeights
+from grace.model.engine.encoder_decoder.prefix_memo import PrefixMemo
 from support.fast_cases import (
     ALL_STEPS,
     DECODERS,

@@ -18,8 +18,7 @@ from grace.model.definition.spec import (
 )
 from grace.model.definition.t5_spec import EncoderDecoderSpec
 from grace.model.engine.device_copy import Blocks, Staging
-from grace.model.engine.feature_stage import FastStage, PlacedLookups
-from grace.model.engine.generation import at_once
+from grace.model.engine.feature_stage import FastStage, PlacedLookups, at_once
 from grace.proto.retrieval_pb2 import Features
 from support.emulated_cuda import emulated_cuda
 from support.encoder_cases import INTERFORMER, T5, random_features, tensors_of

@@ -10,11 +10,12 @@ from grace.index.trie import NO_NODE
 from grace.kernels import load_ops
 from grace.model.definition.beam_search import Generated
 from grace.model.definition.inputs import map_tensors
-from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.engine.device_copy import Blocks, Staging
-from grace.model.engine.feature_stage import FastStage, PlainStage
-from grace.model.engine.generation import FastGeneration, at_once, generation_for
-from grace.model.engine.graph_generation import EngineSettings, SearchTask
+from grace.model.engine.encoder_decoder.generation import FastGeneration
+from grace.model.engine.families import generation_for
+from grace.model.engine.feature_stage import FastStage, PlainStage, at_once
+from grace.model.engine.generation import EngineSettings, SearchTask
+from grace.model.engine.precision import PRECISIONS, Precision
 from support.fast_cases import MODELS, PROFILES, index_of, make_batch, make_model
 
 CPU = torch.device("cpu")

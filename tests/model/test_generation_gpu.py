@@ -17,11 +17,12 @@ from grace.model.definition.beam_search import Generated
 from grace.model.definition.inputs import map_tensors
 from grace.model.definition.model import Model
 from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
-from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.engine.device_copy import Blocks, Staging
-from grace.model.engine.feature_stage import FastStage, PlacedLookups
-from grace.model.engine.generation import FastGeneration, PlainGeneration, at_once
-from grace.model.engine.graph_generation import EngineSettings, GraphGeneration, SearchTask
+from grace.model.engine.encoder_decoder.generation import FastGeneration
+from grace.model.engine.feature_stage import FastStage, PlacedLookups, at_once
+from grace.model.engine.generation import EngineSettings, PlainGeneration, SearchTask
+from grace.model.engine.graph_generation import GraphGeneration
+from grace.model.engine.precision import PRECISIONS, Precision
 from support.encoder_cases import random_features
 from support.fast_cases import (
     ALL_STEPS,

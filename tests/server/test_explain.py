@@ -17,9 +17,9 @@ from grace.configs.eligibility import MatcherMode
 from grace.configs.serving import LimitsConfig, UpdatesConfig
 from grace.index.updates.live_ads import LiveView
 from grace.kernels import load_ops
+from grace.model.engine.encoder_decoder.generation import FastGeneration
 from grace.model.engine.feature_stage import FastStage
-from grace.model.engine.generation import FastGeneration
-from grace.model.engine.graph_generation import EngineSettings
+from grace.model.engine.generation import EngineSettings
 from grace.proto import retrieval_pb2 as wire
 from grace.server.ad_updates import AdUpdates
 from grace.server.messages import GeneratedBatch, InputBatch, RequestBatch, Retrieval

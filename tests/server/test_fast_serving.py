@@ -11,8 +11,8 @@ import torch
 from grace.kernels import load_ops
 from grace.model.checkpoints.checkpoint import load_encoder_decoder
 from grace.model.checkpoints.init import write_random
-from grace.model.engine.generation import FastGeneration
-from grace.model.engine.graph_generation import EngineSettings
+from grace.model.engine.encoder_decoder.generation import FastGeneration
+from grace.model.engine.generation import EngineSettings
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.engine.serving_pair import EngineFacts, ServingPair, engine_facts, precision_of
 from support.fast_serving import (
@@ -88,7 +88,7 @@ def test_the_size_of_one_more_step_of_the_memo_is_reported(serving_files: Servin
 
     def engine(memo_bytes: int) -> EngineFacts:
         generation = FastGeneration(model, load_ops(CPU), EngineSettings("fp32", memo_bytes))
-        return engine_facts(generation, model.spec, "fp32", seconds=0.0)
+        return engine_facts(generation, "fp32", seconds=0.0)
 
     now = engine(0)
     steps = [now.memo_steps]

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from grace.kernels import UserTensors
 from grace.model.definition.inputs import FeatureTensors
-from grace.model.engine.generation import at_once
+from grace.model.engine.feature_stage import at_once
 from grace.server.errors import internal
 from grace.server.messages import (
     STAGE_NAMES,

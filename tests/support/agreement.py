@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from grace.kernels import REFERENCE, Candidates, Ops
-from grace.kernels.decode.cross_attention import BeamQueries
-from grace.kernels.decode.cross_attention_triton import cross_attention_triton
-from grace.kernels.decode.self_attention import PagedPrefixes
+from grace.kernels.attention.cross_attention import BeamQueries
+from grace.kernels.attention.cross_attention_triton import cross_attention_triton
+from grace.kernels.attention.self_attention import PagedPrefixes
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
 from grace.kernels.features.feature_ops import PLAIN_FEATURES, FeatureOps
 from grace.kernels.ops_cuda import CUDA_ENCODER, CUDA_FEATURES

@@ -10,7 +10,7 @@ import torch
 from grace.bench.gpu.instruments.measure import RecordedGraph
 from grace.bench.gpu.subjects.workload import Workload, workload_of
 from grace.bench.options import TABLES, BenchOptions
-from grace.model.engine.decode_weights import Precision
+from grace.model.engine.precision import Precision
 
 CPU = torch.device("cpu")
 

@@ -20,10 +20,10 @@ from grace.model.definition.causal_spec import (
 )
 from grace.model.definition.inputs import Prompts, map_tensors
 from grace.model.definition.model import CausalModel
-from grace.model.engine.causal_generation import CausalGeneration
-from grace.model.engine.decode_weights import Precision
+from grace.model.engine.causal.generation import CausalGeneration
 from grace.model.engine.feature_stage import PlacedPrompts
-from grace.model.engine.graph_generation import EngineSettings, SearchTask
+from grace.model.engine.generation import EngineSettings, SearchTask
+from grace.model.engine.precision import Precision
 from support.causal_cases import causal_spec
 from support.plain_builder import plain_snapshot
 from support.strategies import asking, random_ads, random_schema, random_users

@@ -23,7 +23,7 @@ from grace.kernels.ops_cuda import CUDA_ENCODER
 from grace.model.checkpoints.init import random_model
 from grace.model.definition.inputs import map_tensors
 from grace.model.definition.t5_spec import EncoderDecoderSpec
-from grace.model.engine.fast_encoder import fast_encoder
+from grace.model.engine.encoder_decoder.fast_encoder import fast_encoder
 from grace.proto.retrieval_pb2 import Features
 from support.encoder_cases import random_features, tensors_of
 from support.op_case import Arguments, OpCase, Rng, copied, normal

@@ -17,11 +17,12 @@ from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext, map_tensors
 from grace.model.definition.model import Model
 from grace.model.definition.t5_spec import DecoderSpec, EncoderDecoderSpec
-from grace.model.engine.decode_loop import fast_search
-from grace.model.engine.decode_weights import PRECISIONS, FastWeights, Precision
+from grace.model.engine.encoder_decoder.decode_loop import fast_search
+from grace.model.engine.encoder_decoder.decode_weights import FastWeights
+from grace.model.engine.encoder_decoder.prefix_memo import PrefixMemo
+from grace.model.engine.encoder_decoder.rounded_weights import weights_in
 from grace.model.engine.feature_stage import Features
-from grace.model.engine.prefix_memo import PrefixMemo
-from grace.model.engine.rounded_weights import weights_in
+from grace.model.engine.precision import PRECISIONS, Precision
 from support.encoder_cases import INTERFORMER, T5, random_features
 from support.models import random_context, random_decoder
 from support.plain_builder import plain_snapshot

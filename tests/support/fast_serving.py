@@ -15,10 +15,10 @@ from grace.index.storage import load_snapshot
 from grace.index.tables.data_folder import DataFolder, TableSource
 from grace.kernels import load_ops
 from grace.model.checkpoints.checkpoint import load_encoder_decoder
-from grace.model.engine.decode_weights import Precision
+from grace.model.engine.encoder_decoder.generation import FastGeneration
 from grace.model.engine.feature_stage import FastStage
-from grace.model.engine.generation import FastGeneration
-from grace.model.engine.graph_generation import EngineSettings
+from grace.model.engine.generation import EngineSettings
+from grace.model.engine.precision import Precision
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.engine.serving_pair import ServingPair, load_pair, serving_pair
 from grace.server.messages import Answer, PendingRequest

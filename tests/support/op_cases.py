@@ -14,9 +14,9 @@ from torch import Tensor
 
 from grace.index.trie import NO_NODE
 from grace.kernels import NO_BLOCK, Candidates
-from grace.kernels.decode.cross_attention import BeamQueries
+from grace.kernels.attention.cross_attention import BeamQueries
+from grace.kernels.attention.self_attention import PagedPrefixes
 from grace.kernels.decode.select_beams import Choice
-from grace.kernels.decode.self_attention import PagedPrefixes
 from support.decode_cases import ADMISSION, ELIGIBILITY
 from support.op_case import OpCase, Rng, normal, row_scales
 from support.prompt_op_cases import PROMPT_CASES

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace.kernels.decode.prompt_attention import Heads, PromptQueries, PromptTokens
+from grace.kernels.attention.prompt_attention import Heads, PromptQueries, PromptTokens
 from grace.model.definition.inputs import map_tensors
 from support.op_case import OpCase, Rng, normal, row_scales
 

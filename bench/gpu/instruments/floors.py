@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from grace.kernels import Beams, DecodeIndex, Ops
+from grace.kernels.attention.cross_attention import BeamQueries
+from grace.kernels.attention.self_attention import PagedPrefixes
 from grace.kernels.decode.admit_children import fan_outs
-from grace.kernels.decode.cross_attention import BeamQueries
 from grace.kernels.decode.select_beams import Choice
-from grace.kernels.decode.self_attention import PagedPrefixes
 from grace.kernels.products.fp8_products import Addition, RoundedOps, RoundedRows, RoundedWeight
-from grace.model.engine.decode_weights import Products
+from grace.model.engine.residual import Products
 
 
 class Least(NamedTuple):

@@ -16,9 +16,9 @@ from grace.bench.rungs.attention import DenseCache, append, attend_sdpa, cross_s
 from grace.bench.rungs.coalesced_triton import TILES, Tile, attend_coalesced
 from grace.configs.generation import BeamProfile
 from grace.kernels import Ops
-from grace.kernels.decode.cross_attention import BeamQueries
-from grace.kernels.decode.self_attention import PagedPrefixes
-from grace.model.engine.decode_loop import fast_search
+from grace.kernels.attention.cross_attention import BeamQueries
+from grace.kernels.attention.self_attention import PagedPrefixes
+from grace.model.engine.encoder_decoder.decode_loop import fast_search
 
 _TILE_SECONDS = 0.05
 

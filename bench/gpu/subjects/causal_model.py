@@ -19,7 +19,7 @@ from grace.model.checkpoints.init import load_model_config
 from grace.model.definition.causal_spec import CausalModelSpec
 from grace.model.definition.model import CausalModel
 from grace.model.engine.feature_stage import PlacedPrompts
-from grace.model.engine.graph_generation import SearchTask
+from grace.model.engine.generation import SearchTask
 
 BATCHES_OF = {"1.7B": (1, 4, 8), "0.6B": (1, 4, 8, 16, 32), "small": (1, 3)}
 

@@ -32,14 +32,20 @@ from grace.kernels import DecodeIndex, UserTensors
 from grace.kernels.load import load_encoder_ops
 from grace.model.definition.beam_search import Generated
 from grace.model.definition.inputs import UserContext
-from grace.model.engine.decode_weights import Precision
 from grace.model.engine.device_copy import Blocks
-from grace.model.engine.fast_encoder import fast_encoder
+from grace.model.engine.encoder_decoder.fast_encoder import fast_encoder
+from grace.model.engine.encoder_decoder.prefix_memo import PrefixMemo
 from grace.model.engine.feature_reader import read_inputs
-from grace.model.engine.feature_stage import FastStage, Features, PlacedLookups, feature_stage_for
-from grace.model.engine.generation import at_once
-from grace.model.engine.graph_generation import SearchTask, started_copy
-from grace.model.engine.prefix_memo import PrefixMemo
+from grace.model.engine.feature_stage import (
+    FastStage,
+    Features,
+    PlacedLookups,
+    at_once,
+    feature_stage_for,
+)
+from grace.model.engine.generation import SearchTask
+from grace.model.engine.graph_generation import started_copy
+from grace.model.engine.precision import Precision
 from grace.server.engine.memory import EligibilityFacts
 from grace.server.engine.serving_pair import EngineFacts, ServingModel, ServingPair, Shown
 from grace.server.messages import (

@@ -31,8 +31,8 @@ from grace.kernels.products.fp8_products import E4M3
 from grace.model.definition.beam_search import beam_search, root_beams
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext, map_tensors
-from grace.model.engine.decode_loop import fast_search
-from grace.model.engine.decode_weights import PRECISIONS, Precision
+from grace.model.engine.encoder_decoder.decode_loop import fast_search
+from grace.model.engine.precision import PRECISIONS, Precision
 
 LEAST_OVERLAP: dict[Precision, float] = {"fp32": 0.97, "bf16": 0.7, "fp8": 0.6}
 """The least share of float32's SIDs: rounding exchanges near-ties at the end of the list."""

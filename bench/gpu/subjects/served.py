@@ -30,7 +30,7 @@ from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import GraceError
 from grace.model.checkpoints.checkpoint import save_checkpoint
 from grace.model.definition.t5_spec import EncoderDecoderSpec
-from grace.model.engine.decode_weights import PRECISIONS, Precision
+from grace.model.engine.precision import PRECISIONS, Precision
 
 REQUESTS = 1024
 IN_FLIGHT = 64

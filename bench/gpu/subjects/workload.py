@@ -27,9 +27,10 @@ from grace.model.definition.inputs import UserContext
 from grace.model.definition.model import Model
 from grace.model.definition.spec import BagInput, InputSpec, SequenceInput
 from grace.model.definition.t5_spec import EncoderDecoderSpec, EncoderSpec, InterFormerSpec
-from grace.model.engine.decode_weights import PRECISIONS, FastWeights, Precision
-from grace.model.engine.prefix_memo import PrefixMemo
-from grace.model.engine.rounded_weights import weights_in
+from grace.model.engine.encoder_decoder.decode_weights import FastWeights
+from grace.model.engine.encoder_decoder.prefix_memo import PrefixMemo
+from grace.model.engine.encoder_decoder.rounded_weights import weights_in
+from grace.model.engine.precision import PRECISIONS, Precision
 
 PAPER = Path(configs.__file__).parent / "paper.yaml"
 BATCHES = 4

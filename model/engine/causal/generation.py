@@ -14,12 +14,12 @@ from grace.kernels import AdmissionSlot, Ops
 from grace.model.definition.beam_search import Generated
 from grace.model.definition.inputs import map_tensors
 from grace.model.definition.model import CausalModel
-from grace.model.engine.causal_loop import CausalSteps, PromptRoom, read_prompts
-from grace.model.engine.causal_weights import CausalWeights, rounded_causal
+from grace.model.engine.causal.decoder import CausalSteps, PromptRoom, read_prompts
+from grace.model.engine.causal.weights import CausalWeights, rounded_causal
 from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
 from grace.model.engine.fast_search import search
 from grace.model.engine.feature_stage import Features, PlacedPrompts
-from grace.model.engine.graph_generation import EngineSettings, SearchTask
+from grace.model.engine.generation import EngineSettings, SearchTask
 
 _LEAST_STEP = 64  # tokens
 
@@ -45,15 +45,14 @@ class CausalGeneration:
     def __init__(
         self, model: CausalModel, ops: Ops, settings: EngineSettings, config: GenerationConfig
     ) -> None:
-        weights = self._weights = CausalWeights.of(
-            model.decoder, settings.precision, settings.fp8_keep
-        )
+        precision, kept = settings.precision, settings.fp8_keep
+        weights = self._weights = CausalWeights.of(model.decoder, precision, kept)
         self.device, self.vocab_sizes, self.ops = weights.device, weights.vocab_sizes, ops
         longest = model.spec.prompt.max_tokens
         self._buckets = token_buckets(config, longest)
         self._room = PromptRoom.of(weights, config.max_batch, longest)
         self._reads: dict[int, GraphedCall[None]] = {}
-        self.fp8_products = rounded_causal(settings.precision, settings.fp8_keep)
+        self.fp8_products = rounded_causal(precision, kept)
 
     @property
     def graphs(self) -> int:

@@ -1,4 +1,4 @@
-"""The decoder's weights in the layout of the fast loop, and the products of rows with them.
+"""The decoder's weights in the layout of the fast loop.
 
 The weight after an RMS norm absorbs its gain, in float32 and before any cast, and the reader of a
 product applies the row factors (`grace.kernels.products.row_factors`).
@@ -8,57 +8,17 @@ token: block 0 is the start, block 1 + t * V + token the token appended at step 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from grace.kernels.products.fp8_products import RoundedOps, RoundedWeight
 from grace.kernels.row_stable import linear
 from grace.kernels.row_stable import rms_norm_reference as rms_norm
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import map_tensors
 from grace.model.definition.t5_spec import DecoderSpec
-
-Precision: TypeAlias = Literal["fp32", "bf16", "fp8"]
-
-PRECISIONS: Mapping[Precision, torch.dtype] = {
-    "fp32": torch.float32,
-    "bf16": torch.bfloat16,
-    "fp8": torch.bfloat16,
-}
-"""The type of all tensors that are not rounded; `rounded_weights` lists what fp8 rounds."""
-
-Weight: TypeAlias = Tensor | RoundedWeight
-
-
-class Products:
-    """The products of beam rows with plain weights [out, in]; on a CPU through `row_stable`.
-
-    On a GPU a residual is the product's accumulator: adding it costs no pass over memory.
-    """
-
-    def into(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
-        """Write x W^T to `out`, [rows, out]."""
-        if x.device.type == "cpu":
-            out.copy_(linear(x, weight))
-        else:
-            torch.mm(x, weight.t(), out=out)
-
-    def add(self, residual: Tensor, x: Tensor, weight: Tensor) -> None:
-        """Add x W^T to `residual`, [rows, out], in place."""
-        if x.device.type == "cpu":
-            residual.add_(linear(x, weight))
-        else:
-            residual.addmm_(x, weight.t())
-
-
-def float_product(x: Tensor, weight: Tensor) -> Tensor:
-    """Return x W^T in float32, the type it is accumulated in, without a cast."""
-    if x.device.type == "cpu" or x.dtype == torch.float32:
-        return linear(x, weight).float()
-    return torch.mm(x, weight.t(), out_dtype=torch.float32)
+from grace.model.engine.residual import StreamWeights, Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +33,7 @@ class FastLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class FastWeights:
+class FastWeights(StreamWeights):
     spec: DecoderSpec
     vocab_sizes: tuple[int, ...]
     scale: float
@@ -85,8 +45,6 @@ class FastWeights:
     cross_kv: Tensor  # [layers * 2 * I, d_context] each layer's keys, then its values
     heads: tuple[Tensor, ...]  # [vocab_sizes[t]: + extra[t], d] of each step
     bias: Tensor  # float32 [H, L], in every precision
-    products: Products = field(default_factory=Products)
-    rounded: RoundedOps | None = None  # the products with rounded weights; None without them
     # float32 [layers]: the largest norm of a row of cross-attention's weights of values; with a
     # rounded `cross_out`
     value_norms: Tensor | None = None

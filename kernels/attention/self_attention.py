@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from grace.kernels.checks import require_optional, require_tensor, sizes_of
-from grace.kernels.decode.tensors import NO_BLOCK
 from grace.kernels.products.fp8_products import in_type
+
+NO_BLOCK = -1  # the entry of a block table where a beam has no token yet
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from grace.configs.generation import GenerationConfig
 from grace.model.definition.causal_spec import CausalModelSpec
-from grace.model.engine.causal_generation import token_buckets
-from grace.model.engine.decode_weights import PRECISIONS, Precision
+from grace.model.engine.causal.generation import token_buckets
+from grace.model.engine.precision import PRECISIONS, Precision
 
 _FLOAT32 = 4  # bytes
 _OF_A_CANDIDATE = 8  # its token and its node

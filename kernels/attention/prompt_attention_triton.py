@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from grace.kernels.attention.prompt_attention import Heads, PromptQueries, PromptTokens
 from grace.kernels.checks import require_contiguous, require_tensor
-from grace.kernels.decode.prompt_attention import Heads, PromptQueries, PromptTokens
 from grace.kernels.triton_parts import LOG2_E, add_keys, await_kernel_before, early_launch, padded
 
 _PLACED_ROWS = 16  # of a program

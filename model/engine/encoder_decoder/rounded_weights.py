@@ -17,12 +17,13 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from grace.configs.errors import ConfigError
 from grace.configs.options import Fp8Product
 from grace.kernels import load_rounded_ops
-from grace.kernels.products.fp8_products import LARGEST, ORDERED, Order, RoundedWeight
+from grace.kernels.products.fp8_products import LARGEST, Order, RoundedWeight, divisors
 from grace.model.definition.t5_spec import DecoderSpec
-from grace.model.engine.decode_weights import PRECISIONS, FastLayer, FastWeights, Precision, Weight
+from grace.model.engine.encoder_decoder.decode_weights import FastLayer, FastWeights
+from grace.model.engine.precision import PRECISIONS, Precision, products_in_fp8, require_whole_tiles
+from grace.model.engine.residual import Weight
 
 _ORDERS: Mapping[str, tuple[Fp8Product, Order]] = {
     "self_out": ("self_out", "plain"),
@@ -66,31 +67,6 @@ def rounded_products(
     return products_in_fp8(own, precision, kept)
 
 
-def products_in_fp8(
-    own: tuple[Fp8Product, ...], precision: Precision, kept: Collection[Fp8Product]
-) -> tuple[Fp8Product, ...]:
-    """Return a decoder's own products without the kept ones; precision fp8 needs one at least."""
-    if precision != "fp8":
-        return ()
-    names = tuple(x for x in own if x not in kept)
-    if not names:
-        raise ConfigError(
-            f"fp8_keep: {', '.join(kept)}: leaves no product of this decoder in fp8; keep fewer, "
-            "or use bf16"
-        )
-    return names
-
-
-def require_whole_tiles(sizes: Mapping[str, int]) -> None:
-    for name, size in sizes.items():
-        if size % ORDERED:
-            other = ", or fp8_keep: [feed_forward]" if name == "d_ff" else ""
-            raise ConfigError(
-                f"precision: fp8 needs a decoder whose {name} is a multiple of {ORDERED}, the "
-                f"checkpoint's is {size}; use bf16{other}"
-            )
-
-
 def _layer(balanced: FastLayer, plain: FastLayer, names: Collection[str]) -> FastLayer:
     chosen = {name: order for name, (product, order) in _ORDERS.items() if product in names}
     changed = {name: _rounded(getattr(balanced, name), chosen[name]) for name in chosen}
@@ -104,7 +80,7 @@ def _rounded(weight: Weight, reads: Order) -> RoundedWeight:
 def _balanced(folded: FastWeights) -> FastWeights:
     bound = 2.0 ** math.floor(math.log2(LARGEST / math.sqrt(folded.spec.d_model)))
     largest = folded.first_blocks[:, 2].abs().flatten(1).amax(dim=0)
-    by = nonzero(largest) / LARGEST
+    by = divisors(largest)
     blocks = folded.first_blocks.clone()
     blocks[:, 2] /= by.view(blocks.shape[2:])
     qkv, layers = [], []
@@ -112,12 +88,12 @@ def _balanced(folded: FastWeights) -> FastWeights:
         if index:
             weight = _plain(folded.qkv[index - 1]).clone()
             values = weight[2 * folded.inner :]
-            by = nonzero(torch.linalg.vector_norm(values, dim=1)) / bound
+            by = divisors(torch.linalg.vector_norm(values, dim=1), bound)
             values /= by.unsqueeze(1)
             qkv.append(weight)
         ffn_in, ffn_out = _plain(layer.ffn_in), _plain(layer.ffn_out)
         if folded.spec.ffn == "relu":
-            of_hidden = nonzero(torch.linalg.vector_norm(ffn_in, dim=1)) / bound
+            of_hidden = divisors(torch.linalg.vector_norm(ffn_in, dim=1), bound)
             ffn_in, ffn_out = ffn_in / of_hidden.unsqueeze(1), ffn_out * of_hidden
         self_out = _plain(layer.self_out) * by
         layers.append(replace(layer, self_out=self_out, ffn_in=ffn_in, ffn_out=ffn_out))
@@ -133,8 +109,3 @@ def _value_norms(folded: FastWeights) -> Tensor:
 def _plain(weight: Weight) -> Tensor:
     assert isinstance(weight, Tensor)
     return weight
-
-
-def nonzero(sizes: Tensor) -> Tensor:
-    """Return the sizes as divisors, none of which is zero."""
-    return torch.where(sizes > 0, sizes, torch.ones_like(sizes))

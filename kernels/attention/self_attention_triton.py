@@ -16,9 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from grace.kernels.attention.self_attention import NO_BLOCK, PagedPrefixes, check_rearrange
 from grace.kernels.checks import require_contiguous
-from grace.kernels.decode.self_attention import PagedPrefixes, check_rearrange
-from grace.kernels.decode.tensors import NO_BLOCK
 from grace.kernels.triton_parts import await_kernel_before, early_launch
 
 _NO_BLOCK = tl.constexpr(NO_BLOCK)

@@ -11,8 +11,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from grace.kernels.attention.self_attention import require_table
 from grace.kernels.checks import require_optional, require_tensor, sizes_of
-from grace.kernels.decode.self_attention import require_table
 from grace.kernels.products.fp8_products import in_type
 from grace.kernels.row_stable import matmul
 

@@ -29,7 +29,7 @@ from grace.model.definition.interformer import InterFormerEncoder
 from grace.model.definition.model import Model
 from grace.model.definition.t5_encoder import T5Encoder
 from grace.model.definition.t5_spec import InterFormerSpec
-from grace.model.engine.encoder_weights import (
+from grace.model.engine.encoder_decoder.encoder_weights import (
     FastBlock,
     FastEncoderWeights,
     FastFeedForward,

@@ -1,12 +1,12 @@
 """The weights of a causal decoder in the layout of the fast loop.
 
-The weight after an RMS norm absorbs its gain in float32, before any cast, as in `decode_weights`.
-Precision fp8 divides the input of a rounded weight by its bound, as in `rounded_weights`.
+The weight after an RMS norm absorbs its gain in float32, before any cast. Precision fp8 divides the
+input of a rounded weight by its bound. Both are as in the T5 family.
 """
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,11 +14,11 @@ from torch.nn import functional
 
 from grace.configs.options import Fp8Product
 from grace.kernels import load_rounded_ops
-from grace.kernels.products.fp8_products import LARGEST, ORDERED, Order, RoundedOps, RoundedWeight
+from grace.kernels.products.fp8_products import ORDERED, Order, RoundedWeight, divisors
 from grace.model.definition.causal import CausalDecoder, CausalLayer, turns_of
 from grace.model.definition.causal_spec import CausalSpec
-from grace.model.engine.decode_weights import PRECISIONS, Precision, Products, Weight
-from grace.model.engine.rounded_weights import nonzero, products_in_fp8, require_whole_tiles
+from grace.model.engine.precision import PRECISIONS, Precision, products_in_fp8, require_whole_tiles
+from grace.model.engine.residual import StreamWeights, Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class FastCausalLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class CausalWeights:
+class CausalWeights(StreamWeights):
     spec: CausalSpec
     vocab_sizes: tuple[int, ...]
     scale: float
@@ -53,8 +53,6 @@ class CausalWeights:
     head: Weight | None  # [num_tokens, d], where all tokens count in the normaliser
     layers: tuple[FastCausalLayer, ...]
     turns: Tensor  # float32 [positions, 2, d_head / 2], in every precision
-    products: Products = field(default_factory=Products)
-    rounded: RoundedOps | None = None  # the products with rounded weights; None without them
 
     @staticmethod
     @torch.no_grad()
@@ -144,7 +142,7 @@ def _with_bounded_values(
     bounds = torch.linalg.vector_norm(qkv[first:], dim=1) * math.sqrt(spec.d_model)
     if bias is not None:
         bounds += bias[first:].abs()
-    by = nonzero(bounds) / LARGEST
+    by = divisors(bounds)
     qkv[first:] /= by.unsqueeze(1)
     if bias is not None:
         bias[first:] /= by
@@ -158,7 +156,7 @@ def _with_bounded_hidden(
     """Divide hidden units by the bounds of gate and value, and interleave the rows of both."""
     gate, value = ffn_in.chunk(2)
     norms = [torch.linalg.vector_norm(part, dim=1) for part in (gate, value)]
-    by = nonzero(norms[0] * norms[1] * spec.d_model) / LARGEST
+    by = divisors(norms[0] * norms[1] * spec.d_model)
     return torch.stack([gate, value / by.unsqueeze(1)], dim=1).flatten(0, 1), ffn_out * by
 
 

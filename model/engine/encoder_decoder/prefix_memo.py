@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from grace.kernels import Ops
-from grace.kernels.decode.self_attention import PagedPrefixes
-from grace.model.engine.decode_weights import FastWeights
+from grace.kernels.attention.self_attention import PagedPrefixes
+from grace.model.engine.encoder_decoder.decode_weights import FastWeights
 from grace.model.engine.residual import Residual
 
 _ROWS_AT_ONCE = 1 << 14
@@ -30,16 +30,18 @@ class PrefixMemo:
 
     states: tuple[Tensor, ...]  # [P, d]: after layer 0's self-attention
     queries: tuple[Tensor, ...]  # [P, I] of layer 0's cross-attention, with their row factors
+    next_size: int  # bytes of the next step's tables; 0 if there is no next step
 
     @staticmethod
     @torch.inference_mode()
     def build(weights: FastWeights, dtype: torch.dtype, memo_bytes: int, ops: Ops) -> "PrefixMemo":
         """Build the memo in precision `dtype` from weights in float32."""
-        states, queries, left = [], [], memo_bytes
+        states, queries, left, next_size = [], [], memo_bytes, 0
         counts = accumulate(weights.vocab_sizes[:-1], mul, initial=1)
         for step, prefixes in enumerate(counts):
             size = prefixes * (weights.spec.d_model + weights.inner) * dtype.itemsize
             if step > 0 and size > left:
+                next_size = size
                 break
             left -= size
             states.append(weights.start.new_empty((prefixes, weights.spec.d_model), dtype=dtype))
@@ -47,7 +49,7 @@ class PrefixMemo:
             for begin in range(0, prefixes, _ROWS_AT_ONCE):
                 rows = slice(begin, min(begin + _ROWS_AT_ONCE, prefixes))
                 states[-1][rows], queries[-1][rows] = _rows(weights, step, rows, ops)
-        return PrefixMemo(tuple(states), tuple(queries))
+        return PrefixMemo(tuple(states), tuple(queries), next_size)
 
     @property
     def steps(self) -> int:

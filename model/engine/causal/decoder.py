@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from grace.kernels import Beams, Ops
-from grace.kernels.decode.prompt_attention import Heads, PromptQueries, PromptTokens
-from grace.model.engine.causal_weights import CausalWeights
+from grace.kernels.attention.prompt_attention import Heads, PromptQueries, PromptTokens
+from grace.model.engine.causal.weights import CausalWeights
 from grace.model.engine.fast_search import StepLogits
 from grace.model.engine.residual import Residual, input_type
 

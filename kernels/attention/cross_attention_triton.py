@@ -17,8 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from grace.kernels.attention.cross_attention import BeamQueries
 from grace.kernels.checks import require_contiguous, require_whole_rows
-from grace.kernels.decode.cross_attention import BeamQueries
 from grace.kernels.triton_parts import LOG2_E, add_keys, await_kernel_before, early_launch, padded
 
 _CONTEXT_BYTES = 131072  # of keys and values in shared memory; queries need the rest

@@ -13,15 +13,15 @@ from torch import Tensor
 
 from grace.configs.generation import BeamProfile
 from grace.kernels import AdmissionSlot, Beams, Ops
-from grace.kernels.decode.cross_attention import BeamQueries
-from grace.kernels.decode.self_attention import PagedPrefixes
+from grace.kernels.attention.cross_attention import BeamQueries
+from grace.kernels.attention.self_attention import PagedPrefixes
 from grace.kernels.products.fp8_products import LARGEST
 from grace.kernels.row_stable import linear
 from grace.model.definition.decoder import CrossCache
 from grace.model.definition.inputs import UserContext
-from grace.model.engine.decode_weights import FastWeights
+from grace.model.engine.encoder_decoder.decode_weights import FastWeights
+from grace.model.engine.encoder_decoder.prefix_memo import PrefixMemo
 from grace.model.engine.fast_search import StepLogits, search
-from grace.model.engine.prefix_memo import PrefixMemo
 from grace.model.engine.residual import Residual, input_type
 
 

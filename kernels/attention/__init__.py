@@ -1,0 +1,1 @@
+"""The attention of decoders: of beams to their users, prompts and prefixes."""

@@ -1,0 +1,1 @@
+"""The fast engine of decoder-only models, whose prompts are packed without padding."""

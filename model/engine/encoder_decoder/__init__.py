@@ -1,0 +1,1 @@
+"""The fast engine of the T5 family: an encoder, and a decoder with cross-attention."""
