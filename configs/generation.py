@@ -1,8 +1,9 @@
 """Named beam profiles: how many beams each generation step keeps."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import ge
+from itertools import accumulate
+from operator import ge, mul
 from typing import Annotated
 
 from grace.configs.errors import ConfigError
@@ -75,7 +76,7 @@ class GenerationConfig(Section):
     @classmethod
     def fitting(cls, vocab_sizes: tuple[int, ...]) -> "GenerationConfig":
         """Return the default for a server whose settings have no section `generation`."""
-        profiles = {name: _profile(width, vocab_sizes) for name, width in DEFAULT_BEAMS.items()}
+        profiles = {name: profile_of(vocab_sizes, width) for name, width in DEFAULT_BEAMS.items()}
         return cls(max_batch=DEFAULT_BATCH, profiles=profiles)
 
     @property
@@ -126,9 +127,7 @@ class GenerationConfig(Section):
         return tuple(ladder)
 
 
-def _profile(width: int, vocab_sizes: tuple[int, ...]) -> BeamProfile:
-    """Return a profile of `width` beams, or of fewer where there are fewer prefixes."""
-    live = [1]
-    for size in vocab_sizes:
-        live.append(min(width, live[-1] * size))
-    return BeamProfile(beams=tuple(live[:-1]), num_sids=live[-1])
+def profile_of(vocab_sizes: Sequence[int], width: int) -> BeamProfile:
+    """Return a profile of this many beams, or of fewer if there are fewer prefixes."""
+    *beams, num_sids = (min(width, each) for each in accumulate(vocab_sizes, mul, initial=1))
+    return BeamProfile(tuple(beams), num_sids)

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from grace.configs.arrays import Float32
 from grace.index.codebook.codebook import Codebook, Level, Vectors, codes_of
 
 _SEED_POINTS = 32  # per code
@@ -29,8 +29,6 @@ _JUMPERS = 8  # at most one in this many centres
 _PRICE_ROUNDS = 12
 _MOVING_PRICE_ROUNDS = 8  # the first of these, after which centres still move
 _BLOCK = 1 << 20
-
-Prices = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +163,7 @@ def _balanced(points: Tensor, level: Level, balance: float) -> Level:
     return level
 
 
-def raised_prices(points: Tensor, level: Level, highest: float, cap: int) -> Prices:
+def raised_prices(points: Tensor, level: Level, highest: float, cap: int) -> Float32:
     """Raise the prices of codes above the cap, so that their surplus finds another code better.
 
     No price is above `highest`. A price that would drive all points of a code away stays: these

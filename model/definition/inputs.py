@@ -10,10 +10,10 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from grace.configs.arrays import Int64
 from grace.kernels import on_device
 
 Value = TypeVar("Value")
@@ -118,7 +118,7 @@ def map_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
     return changed  # type: ignore[return-value]
 
 
-def age_buckets(ages_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def age_buckets(ages_ms: Int64) -> Int64:
     """1 + floor(log2(1 + age)), at most AGE_BUCKETS - 1; 0 for an age of -1, which is no time."""
     _, exponents = np.frexp(ages_ms.astype(np.float64) + 1.0)  # 0 has exponent 0
     return np.minimum(exponents, AGE_BUCKETS - 1).astype(np.int64)

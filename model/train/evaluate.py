@@ -14,12 +14,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from grace import kernels
+from grace.configs.arrays import Bools, Float64, Int64
 from grace.configs.eligibility import EXACT
-from grace.configs.generation import BeamProfile
+from grace.configs.generation import BeamProfile, profile_of
 from grace.configs.options import EvaluationSpec
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import read_data_folder
@@ -28,12 +28,9 @@ from grace.kernels.eligibility.tensors import has_bit
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_encoder_decoder, require_match
 from grace.model.definition.model import Model
 from grace.model.engine.generation import PlainGeneration, SearchTask
-from grace.model.train.interactions import HistoryBatches, Int64, Interactions, history_input
+from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.log_reader import catalogue_of, read_log
 from grace.model.train.loop import Progress, reproducible
-from grace.model.train.recipe import profile_of
-
-Bools = npt.NDArray[np.bool_]
 
 CUTOFFS = (1, 5, 10, 50)
 ABSENT = np.iinfo(np.int64).max
@@ -155,7 +152,7 @@ class Ranked(NamedTuple):
     followers: Int64
     popularity: Int64
     may_see: Bools  # whether the true SID has an ad that the user may see
-    share: npt.NDArray[np.float64]  # the share of the SIDs that have one
+    share: Float64  # the share of the SIDs that have one
 
     def of(self, users: Bools) -> "Ranked":
         return Ranked._make(each[users] for each in self)
@@ -260,7 +257,7 @@ def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
     read = read_log(folder, catalogue, tuple(history.side), spec.max_unknown, attributes=True)
     log = read.interactions
     trie = catalogue.trie
-    profile = profile_of(trie.vocab_sizes, trie.num_leaves, spec.beams)
+    profile = profile_of(trie.vocab_sizes, min(spec.beams, trie.num_leaves))
     index = kernels.DecodeIndex.of(catalogue, device)
     search = Search(model, index.without_matchers(), profile)
     batches, events = HistoryBatches(log, history), log.last_events(spec.users)

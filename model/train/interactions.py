@@ -2,20 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import torch
 from torch import Tensor
 
+from grace.configs.arrays import AnyArray, Bools, Int64, UInt16
 from grace.configs.errors import ConfigError, InputError
 from grace.index.users.user_rows import UserAttributes
 from grace.model.definition.inputs import ModelInputs, SequenceEvents, age_buckets
 from grace.model.definition.spec import ModelSpec, SequenceInput
-
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +20,10 @@ class Interactions:
     """The events of all users, one user after another, oldest first."""
 
     offsets: Int64  # [users + 1]
-    user_ids: npt.NDArray[Any]  # int64 or text [users]
-    held_out: npt.NDArray[np.bool_]  # [events]: what training does not see
+    user_ids: AnyArray  # int64 or text [users]
+    held_out: Bools  # [events]: what training does not see
     leaves: Int64  # [events]: leaf numbers of the catalogue's trie
-    leaf_sids: npt.NDArray[np.uint16]  # [leaves, L]
+    leaf_sids: UInt16  # [leaves, L]
     times_ms: Int64  # [events]
     side: Mapping[str, Int64] = field(default_factory=dict)  # int64 [events] each
     # [events] each: lists of texts that say who the user is
@@ -58,8 +55,7 @@ class Interactions:
 
     def leaf_counts(self, num_leaves: int) -> Int64:
         """Return how often training meets each leaf, [num_leaves]."""
-        counts: Int64 = np.bincount(self.leaves[self.examples()], minlength=num_leaves)
-        return counts
+        return np.bincount(self.leaves[self.examples()], minlength=num_leaves)
 
     def transitions(self) -> Int64:
         """Return successive leaves of which training sees both, [pairs, 2]."""

@@ -10,13 +10,12 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grace.configs.arrays import AnyArray, Bools, Int64, Integers
 from grace.configs.eligibility import CD, Eligibility
 from grace.configs.errors import InputError
 from grace.configs.options import Stated
@@ -29,7 +28,7 @@ from grace.index.tables.item_numbers import IdMap
 from grace.index.tables.roles import Role, require_column
 from grace.index.tables.rows import Rows, read_rows
 from grace.index.tables.table_file import TableFile
-from grace.model.train.interactions import Int64, Interactions
+from grace.model.train.interactions import Interactions
 
 _SPLITS = ("train", "test")
 _BATCH_ROWS = 1 << 20
@@ -103,8 +102,6 @@ def read_log(
     )
     if not len(log.last_events()):
         raise InputError(f"{name}: no held-out user has two events; recall needs a history")
-    if not len(log.examples()):
-        raise InputError(f"{name}: column split needs users of both kinds, {_SPLITS}")
     return ReadLog(log, len(leaves), len(leaves) - len(known))
 
 
@@ -217,7 +214,7 @@ def _leaves_of(folder: DataFolder, catalogue: Snapshot) -> _Leaves:
     return leaves_of
 
 
-def _users(column: pa.Array) -> tuple[npt.NDArray[Any], Int64]:
+def _users(column: pa.Array) -> tuple[AnyArray, Int64]:
     """Return the users in ascending order, and the number of each row's user."""
     encoded = pc.dictionary_encode(column)
     names = encoded.dictionary.to_numpy(zero_copy_only=False)
@@ -241,9 +238,7 @@ def _require_known(
     )
 
 
-def _held_out(
-    name: str, events: pa.Table, rows: Int64, offsets: Int64, users: npt.NDArray[Any]
-) -> npt.NDArray[np.bool_]:
+def _held_out(name: str, events: pa.Table, rows: Int64, offsets: Int64, users: AnyArray) -> Bools:
     """Return which events training does not see: those of test users, or each user's newest."""
     if "split" not in events.column_names:
         held_out = np.zeros(len(rows), np.bool_)
@@ -255,7 +250,7 @@ def _held_out(
             f"{name}: column 'split' has {unknown!r}; it must be one of {_SPLITS}, or leave the "
             "column out"
         )
-    test: npt.NDArray[np.bool_] = pc.equal(splits, "test").to_numpy()[rows]
+    test: Bools = pc.equal(splits, "test").to_numpy()[rows]
     mixed = np.flatnonzero(test != np.repeat(test[offsets[:-1]], np.diff(offsets)))
     if len(mixed):
         user = users[np.searchsorted(offsets, mixed[0], side="right") - 1]
@@ -265,6 +260,6 @@ def _held_out(
     return test
 
 
-def _sortable(sids: npt.NDArray[np.integer]) -> npt.NDArray[np.bytes_]:
+def _sortable(sids: Integers) -> AnyArray:
     """Return SIDs [n, L] as strings of bytes [n] in the same order."""
     return np.ascontiguousarray(sids, dtype=">u2").view(f"S{2 * sids.shape[1]}")[:, 0]

@@ -13,10 +13,11 @@ from torch.nn import functional
 from torch.nn.utils import clip_grad_norm_
 from torch.utils import deterministic
 
+from grace.configs.arrays import Int64
 from grace.configs.errors import ConfigError
 from grace.model.checkpoints.checkpoint import CPU
 from grace.model.definition.model import Model
-from grace.model.train.interactions import HistoryBatches, Int64
+from grace.model.train.interactions import HistoryBatches
 from grace.model.train.recipe import TrainingConfig
 
 Progress = Callable[[str, int, int, str], None]  # (what, done, total, details)

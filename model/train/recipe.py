@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from grace.configs.errors import ConfigError
-from grace.configs.generation import BeamProfile, GenerationConfig
+from grace.configs.generation import GenerationConfig, profile_of
 from grace.configs.machine import available_cores
 from grace.configs.options import Option
 from grace.configs.sections import Section, load_section
@@ -191,18 +191,11 @@ def default_recipe(catalogue: Snapshot, log: Interactions, device: str) -> dict[
         "generation": {
             "max_batch": 16,
             "profiles": {
-                name: asdict(profile_of(trie.vocab_sizes, trie.num_leaves, width))
+                name: asdict(profile_of(trie.vocab_sizes, min(width, trie.num_leaves)))
                 for name, width in (("full", size.beams), ("reduced", size.beams // 4))
             },
         },
     }
-
-
-def profile_of(vocab_sizes: Sequence[int], num_sids: int, width: int) -> BeamProfile:
-    """Return a profile of this many beams, or of fewer if there are fewer SIDs or prefixes."""
-    prefixes = np.cumprod([1.0, *vocab_sizes[:-1]])
-    beams = tuple(int(min(width, num_sids, each)) for each in prefixes)
-    return BeamProfile(beams, min(width, num_sids))
 
 
 def _tokens(vocab_sizes: Sequence[int]) -> dict[str, Any]:
