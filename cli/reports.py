@@ -1,9 +1,11 @@
 """Print reports: a line for each fact of a dataclass, a table for each group of facts."""
 
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -12,6 +14,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from grace.index.coverage import Coverage
+    from grace.model.checkpoints.sid_tokens import Imported
 
 _UNBOUNDED = 500
 
@@ -78,6 +81,21 @@ def print_shares(rows: Mapping[str, Mapping[str, float]]) -> None:
     for name, row in rows.items():
         cells = (f"{row[head]:.1%}" if head in row else "-" for head in heads)
         print(f"{name:<12}" + "".join(f"{cell:>11}" for cell in cells))
+
+
+def print_imported(imported: "Imported[Any]", out: Path, checkpoint: str, as_json: bool) -> None:
+    model = imported.model
+    weights = sum(weight.numel() for weight in model.parameters())
+    if as_json:
+        facts = {"out": str(out), "checkpoint": checkpoint, "weights": weights}
+        print(json.dumps({**facts, "without_token": imported.without_token}))
+        return
+    dtype = str(model.decoder.embed.dtype).removeprefix("torch.")
+    print(f"{out}: checkpoint {checkpoint}, {weights / 1e6:,.1f} M weights as {dtype}")
+    print(f"SID space {model.spec.sid_space}, codes per position {model.spec.vocab_sizes}")
+    for position, codes in enumerate(imported.without_token):
+        if codes:
+            print(f"position {position}: {codes:,} codes have no token: give no ad such a SID")
 
 
 def _table(title: str, rows: Sequence[Any]) -> Table:

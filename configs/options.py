@@ -8,7 +8,6 @@ in place of `Option(...)` is the words alone, also next to a type that is alread
 """
 
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
@@ -189,39 +188,8 @@ class CodebookSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class T5Layout:
-    """Facts that a T5 folder lacks: which tokens are SIDs, and where the history comes from."""
-
-    sid_space: Annotated[str, "Name of the SID space, which must be the snapshot's."]
-    vocab_sizes: Annotated[
-        tuple[int, ...],
-        Option("Tokens per position, as 256,256,256,256.", commas="256,256,256,256"),
-    ]
-    token_offsets: Annotated[
-        tuple[int, ...] | None,
-        Option(
-            "Token of value 0 at each position. Default: consecutive from 1.", commas="1,257,513"
-        ),
-    ] = None
-    prefix_tokens: Annotated[
-        tuple[int, ...], Option("Tokens before the history, as 1025,7.", commas="1025,7")
-    ] = ()
-    eos_token: Annotated[int | None, "Token after the history. Default: none."] = None
-    history: Annotated[str, "Name of the input with the history."] = "clicks"
-    max_history: Annotated[int, Option("Most events of it that the model reads.", least=1)] = 20
-
-    @property
-    def offsets(self) -> tuple[int, ...]:
-        """The token of value 0 at each position; by default, positions follow one another."""
-        return self.token_offsets or tuple(accumulate(self.vocab_sizes[:-1], initial=1))
-
-
-Normalizer: TypeAlias = Literal["all", "level"]
-
-
-@dataclass(frozen=True, slots=True)
-class CausalLayout:
-    """Facts that a causal model's folder lacks: which tokens are SIDs, and what a prompt is."""
+class SidLayout:
+    """Facts that a Hugging Face folder lacks: which tokens of its vocabulary are SIDs."""
 
     sid_space: Annotated[str, "Name of the SID space, which must be the snapshot's."]
     sid_tokens: Annotated[
@@ -240,6 +208,40 @@ class CausalLayout:
             least=1,
         ),
     ] = None
+
+    def __post_init__(self) -> None:
+        if self.sid_tokens and self.offsets:
+            raise InputError("--sid-tokens: give either patterns or --offsets")
+        for pattern in self.sid_tokens:
+            if pattern.count("{}") != 1:
+                raise InputError(f"--sid-tokens {pattern}: must have {{}} once, for the code")
+        if not self.sid_tokens and self.vocab_sizes is None:
+            raise InputError("--vocab-sizes: missing; give each position's codes, or --sid-tokens")
+        positions = len(self.sid_tokens or self.offsets or self.vocab_sizes or ())
+        if self.vocab_sizes is not None and len(self.vocab_sizes) != positions:
+            fault = f"{len(self.vocab_sizes)} sizes for {positions} positions; give one for each"
+            raise InputError(f"--vocab-sizes: {fault}")
+
+
+@dataclass(frozen=True, slots=True)
+class T5Layout(SidLayout):
+    """Facts that a T5 folder lacks: the tokens of SIDs, and where the history comes from."""
+
+    prefix_tokens: Annotated[
+        tuple[int, ...], Option("Tokens before the history, as 1025,7.", commas="1025,7")
+    ] = ()
+    eos_token: Annotated[int | None, "Token after the history. Default: none."] = None
+    history: Annotated[str, "Name of the input with the history."] = "clicks"
+    max_history: Annotated[int, Option("Most events of it that the model reads.", least=1)] = 20
+
+
+Normalizer: TypeAlias = Literal["all", "level"]
+
+
+@dataclass(frozen=True, slots=True)
+class CausalLayout(SidLayout):
+    """Facts that a causal model's folder lacks: the tokens of SIDs, and what a prompt is."""
+
     prompt: Annotated[
         Path | None, "YAML of the section prompt. Default: bos_token_id, then the history."
     ] = None
@@ -252,14 +254,6 @@ class CausalLayout:
     ] = "all"
 
     def __post_init__(self) -> None:
-        if bool(self.sid_tokens) == bool(self.offsets):
-            raise InputError("--sid-tokens: give either patterns or --offsets")
-        for pattern in self.sid_tokens:
-            if pattern.count("{}") != 1:
-                raise InputError(f"--sid-tokens {pattern}: must have {{}} once, for the code")
-        positions = len(self.sid_tokens or self.offsets or ())
-        if self.offsets and self.vocab_sizes is None:
-            raise InputError("--vocab-sizes: missing; --offsets needs the codes of each position")
-        if self.vocab_sizes is not None and len(self.vocab_sizes) != positions:
-            fault = f"{len(self.vocab_sizes)} sizes for {positions} positions; give one for each"
-            raise InputError(f"--vocab-sizes: {fault}")
+        if not self.sid_tokens and not self.offsets:
+            raise InputError("--sid-tokens: missing; give either patterns or --offsets")
+        SidLayout.__post_init__(self)

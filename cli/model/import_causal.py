@@ -1,8 +1,8 @@
-import json
 from pathlib import Path
 from typing import Annotated
 
 from grace.cli.options import AsJson
+from grace.cli.reports import print_imported
 from grace.configs.options import Argument, CausalLayout
 
 
@@ -25,16 +25,5 @@ def import_causal(
     from grace.model.checkpoints.import_causal import import_causal as import_folder
 
     imported = import_folder(folder, layout)
-    model, found = imported.model, imported.vocabulary
-    checkpoint = save_checkpoint(model, out)
-    weights = sum(weight.numel() for weight in model.parameters())
-    if as_json:
-        facts = {"out": str(out), "checkpoint": checkpoint, "weights": weights}
-        print(json.dumps({**facts, "without_token": found.without_token}))
-        return
-    dtype = str(model.decoder.embed.dtype).removeprefix("torch.")
-    print(f"{out}: checkpoint {checkpoint}, {weights / 1e6:,.1f} M weights as {dtype}")
-    print(f"SID space {layout.sid_space}, codes per position {found.vocab_sizes}")
-    for position, codes in enumerate(found.without_token):
-        if codes:
-            print(f"position {position}: {codes:,} codes have no token: give no ad such a SID")
+    checkpoint = save_checkpoint(imported.model, out)
+    print_imported(imported, out, checkpoint, as_json)

@@ -1,8 +1,8 @@
-import json
 from pathlib import Path
 from typing import Annotated
 
 from grace.cli.options import AsJson, Dtype
+from grace.cli.reports import print_imported
 from grace.configs.options import Argument, T5Layout
 
 
@@ -15,6 +15,8 @@ def import_t5(
 ) -> None:
     """Turn a Hugging Face T5 (TIGER) folder into a checkpoint with the same scores.
 
+    Without --sid-tokens and --offsets, tokens of SIDs follow each other from 1.
+
     Example: `grace import-t5 tiger --out model --sid-space amazon-1 --vocab-sizes 256,256,256,256`
     """
     from grace.model.checkpoints.folder import require_new
@@ -24,11 +26,6 @@ def import_t5(
     from grace.model.checkpoints.import_t5 import import_t5 as import_folder
     from grace.model.checkpoints.weights_file import DTYPES
 
-    model = import_folder(folder, layout).to(DTYPES[dtype])
-    checkpoint = save_checkpoint(model, out)
-    weights = sum(weight.numel() for weight in model.parameters())
-    if as_json:
-        print(json.dumps({"out": str(out), "checkpoint": checkpoint, "weights": weights}))
-        return
-    print(f"{out}: checkpoint {checkpoint}, {weights / 1e6:,.1f} M weights as {dtype}")
-    print(f"SID space {layout.sid_space}, tokens of position 0, 1, ... from {layout.offsets}")
+    imported = import_folder(folder, layout)
+    checkpoint = save_checkpoint(imported.model.to(DTYPES[dtype]), out)
+    print_imported(imported, out, checkpoint, as_json)

@@ -13,15 +13,14 @@ from typing import Annotated, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from grace.configs.errors import ConfigError
+from grace.configs.errors import ConfigError, InputError
 from grace.configs.options import CausalLayout, Option
 from grace.configs.sections import Section, load_section
 from grace.configs.strict_json import shown
 from grace.configs.yaml_loader import read_yaml
-from grace.index.snapshot import require_sids
 from grace.model.checkpoints.checkpoint import empty_model
 from grace.model.checkpoints.hugging_face import HfFolder, HfTensors, open_folder
-from grace.model.checkpoints.sid_tokens import SidVocabulary, find_sid_tokens
+from grace.model.checkpoints.sid_tokens import Imported, find_sid_tokens
 from grace.model.definition import causal_spec
 from grace.model.definition.model import CausalModel
 from grace.model.definition.spec import Epsilon, Size
@@ -83,19 +82,15 @@ class CausalConfig(Section):
             )
 
 
-@dataclass(frozen=True, slots=True)
-class ImportedCausal:
-    model: CausalModel
-    vocabulary: SidVocabulary
-
-
-def import_causal(folder: Path, layout: CausalLayout) -> ImportedCausal:
+def import_causal(folder: Path, layout: CausalLayout) -> Imported[CausalModel]:
     """Return the model on the CPU. Its weights keep their stored type."""
-    require_sids(layout.sid_space, layout.vocab_sizes or (1,))
     source = open_folder(folder)
     config, causal = read_config(source)
     prompt = _prompt(source, config, layout)
     vocabulary = find_sid_tokens(folder, layout, config.vocab_size)
+    if any(vocabulary.without_token) and layout.normalizer == "level":
+        fault = f"{max(vocabulary.without_token)} codes of a position have no token"
+        raise InputError(f"{folder}: {fault}; use --normalizer all")
     history = {"kind": "sequence", "max_length": layout.max_history}
     values = {
         "sid_space": layout.sid_space,
@@ -115,7 +110,7 @@ def import_causal(folder: Path, layout: CausalLayout) -> ImportedCausal:
     model = empty_model(replace(spec, decoder=causal_spec.CausalDecoderSpec(causal)))
     assert isinstance(model, CausalModel)
     model.load_state_dict(state, assign=True)
-    return ImportedCausal(model.eval(), vocabulary)
+    return Imported(model.eval(), vocabulary.without_token)
 
 
 def read_config(source: HfFolder) -> tuple[CausalConfig, causal_spec.CausalSpec]:

@@ -1,8 +1,8 @@
 """Import a Hugging Face T5 folder, as TIGER uses it, as a model with the same scores.
 
-TIGER gives every position of a SID its own range of one shared vocabulary. Here each step has its
-own embeddings and head. The vocabulary's other rows become the head's extra rows, which only enter
-the normaliser. So log-probabilities stay those of the softmax over the whole vocabulary.
+TIGER gives every code of a SID position its own token of one shared vocabulary. Here each step has
+its own embeddings and head. The vocabulary's other rows become the head's extra rows, which only
+enter the normaliser. So log-probabilities stay those of the softmax over the whole vocabulary.
 
 It refuses by name every setting that GRACE's T5 does not compute. Dropout is for training only and
 is ignored.
@@ -21,6 +21,7 @@ from grace.configs.options import Option, T5Layout
 from grace.configs.sections import Section, load_section
 from grace.model.checkpoints.checkpoint import empty_model
 from grace.model.checkpoints.hugging_face import HfFolder, HfTensors, open_folder, read_json
+from grace.model.checkpoints.sid_tokens import Imported, SidVocabulary, find_sid_tokens
 from grace.model.definition.model import Model
 from grace.model.definition.spec import Size
 from grace.model.definition.t5_encoder import distance_buckets
@@ -31,13 +32,11 @@ _FFNS: dict[str, tuple[Ffn, str]] = {
     "relu": ("relu", "relu"),
     "gated-gelu": ("gated_gelu", "gelu_new"),
 }
-_OPTIONAL = frozenset(
-    {
-        # Old files have it; transformers ignores it too.
-        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
-        # Unused where the file contains each of the three tensors that are tied to it.
-        "shared.weight",
-    }
+_OPTIONAL = (
+    # Old files have it; transformers ignores it too.
+    "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
+    # Unused where the file contains each of the three tensors that are tied to it.
+    "shared.weight",
 )
 
 
@@ -46,7 +45,7 @@ class T5Config(Section):
     """The keys of config.json that affect the model's function, with T5's defaults."""
 
     model_type: str
-    vocab_size: Size
+    vocab_size: Annotated[int, Option(least=1, most=1 << 22)]
     d_model: Size
     d_kv: Size
     d_ff: Size
@@ -129,11 +128,18 @@ Sublayer: TypeAlias = Mapping[str, tuple[Sequence[str], tuple[int, ...]]]
 """The weights to import: our name, the T5 names that it concatenates, and the shape of each."""
 
 
-def import_t5(folder: Path, layout: T5Layout) -> Model:
+Rows: TypeAlias = Mapping[int | None, int]
+"""The row of each token in the encoder's vocabulary, from the first row to the last."""
+
+
+def import_t5(folder: Path, layout: T5Layout) -> Imported[Model]:
     """Return the model in float32, on the CPU."""
     source = open_folder(folder)
     config = read_config(source)
-    spec = load_section(EncoderDecoderSpec, _spec(config, layout), f"{folder} with this layout")
+    found = find_sid_tokens(folder, layout, config.vocab_size)
+    rows = _rows(folder, config, found)
+    values = _spec(config, layout, found, rows)
+    spec = load_section(EncoderDecoderSpec, values, f"{folder} with this layout")
     attention, cross, feed_forward = _sublayers(config)
     with source.tensors(_OPTIONAL.__contains__, torch.float32) as tensors:
         of_decoder, layers = [attention, cross, feed_forward], config.decoder_layers
@@ -141,16 +147,31 @@ def import_t5(folder: Path, layout: T5Layout) -> Model:
             **_stack(tensors, config, "encoder", config.num_layers, [attention, feed_forward]),
             **_stack(tensors, config, "decoder", layers, of_decoder),
             **_biases(tensors, config, spec.sid_length),
-            **_vocabulary(tensors, config, layout),
+            **_vocabulary(tensors, config, found),
         }
         tensors.require_all_used()
+    state["features.embed"] = state["features.embed"][[*rows]]
     model = empty_model(spec)
     assert isinstance(model, Model)
     model.load_state_dict(state, assign=True)
-    return model.eval()
+    return Imported(model.eval(), found.without_token)
 
 
-def _spec(config: T5Config, layout: T5Layout) -> dict[str, Any]:
+def _rows(folder: Path, config: T5Config, found: SidVocabulary) -> Rows:
+    """Return the folder's rows. If tokens of a position do not follow each other there, SIDs come
+    first, by position and code."""
+    order = [*range(config.vocab_size)]
+    if any(tokens.ids for tokens in found.sid_tokens):
+        sids = zip(found.sid_tokens, found.vocab_sizes, strict=True)
+        of_sids = [token for tokens, codes in sids for token in tokens.of(codes)]
+        order = [*of_sids, *sorted({*order} - {*of_sids})]
+    if (excess := len(order) - config.vocab_size) > 0:
+        fault = f"tokens of SIDs beyond vocab_size {config.vocab_size}, or with two codes: {excess}"
+        raise ConfigError(f"{folder}: {fault}; correct --sid-tokens")
+    return {token: row for row, token in enumerate(order)}
+
+
+def _spec(config: T5Config, layout: T5Layout, found: SidVocabulary, rows: Rows) -> dict[str, Any]:
     shared = {
         "d_model": config.d_model,
         "heads": config.num_heads,
@@ -159,20 +180,21 @@ def _spec(config: T5Config, layout: T5Layout) -> dict[str, Any]:
         "ffn": config.ffn,
         "norm_eps": config.layer_norm_epsilon,
     }
+    firsts = [tokens.of(1)[0] for tokens in found.sid_tokens]
     t5 = {
         "layers": config.num_layers,
         "history": layout.history,
         "num_tokens": config.vocab_size,
-        "token_offsets": layout.offsets,
-        "prefix_tokens": layout.prefix_tokens,
-        "eos_token": layout.eos_token,
+        "token_offsets": [rows.get(first, first) for first in firsts],
+        "prefix_tokens": [rows.get(token, token) for token in layout.prefix_tokens],
+        "eos_token": rows.get(layout.eos_token, layout.eos_token),
         "relative_buckets": config.relative_attention_num_buckets,
         "relative_max_distance": config.relative_attention_max_distance,
     }
-    extra = [config.vocab_size - size for size in layout.vocab_sizes]
+    extra = [config.vocab_size - size for size in found.vocab_sizes]
     return {
         "sid_space": layout.sid_space,
-        "vocab_sizes": layout.vocab_sizes,
+        "vocab_sizes": found.vocab_sizes,
         "inputs": {layout.history: {"kind": "sequence", "max_length": layout.max_history}},
         "encoder": {"t5": t5 | shared},
         "decoder": {"layers": config.decoder_layers, "extra_head_rows": extra, **shared},
@@ -217,21 +239,17 @@ def _stack(
 
 def _biases(tensors: HfTensors, config: T5Config, sid_length: int) -> dict[str, Tensor]:
     """Return each stack's relative bias, which the first layer has and the others share."""
+    count, furthest = config.relative_attention_num_buckets, config.relative_attention_max_distance
+    name, shape = "relative_attention_bias.weight", (count, config.num_heads)
     encoder, decoder = (
-        tensors.take(
-            f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
-            config.relative_attention_num_buckets,
-            config.num_heads,
-        )
+        tensors.take(f"{stack}.block.0.layer.0.SelfAttention.{name}", *shape)
         for stack in ("encoder", "decoder")
     )
-    distances = torch.arange(sid_length)  # back from a token
-    furthest = config.relative_attention_max_distance
-    buckets = distance_buckets(distances, config.relative_attention_num_buckets, furthest)
+    buckets = distance_buckets(torch.arange(sid_length), count, furthest)  # back from a token
     return {"encoder.bias": encoder, "decoder.bias": decoder[buckets].T.contiguous()}
 
 
-def _vocabulary(tensors: HfTensors, config: T5Config, layout: T5Layout) -> dict[str, Tensor]:
+def _vocabulary(tensors: HfTensors, config: T5Config, found: SidVocabulary) -> dict[str, Tensor]:
     """Divide the shared vocabulary among the steps."""
     shape = (config.vocab_size, config.d_model)
     embed = tensors.take_tied("decoder.embed_tokens.weight", "shared.weight", *shape)
@@ -240,15 +258,15 @@ def _vocabulary(tensors: HfTensors, config: T5Config, layout: T5Layout) -> dict[
     # of transformers write "tied" for every T5 and let the weights decide.
     tied_to = "lm_head.weight" if config.tie_word_embeddings is False else "shared.weight"
     head = tensors.take_tied("lm_head.weight", tied_to, *shape) * config.head_scale
-    length, widest = len(layout.vocab_sizes), max(layout.vocab_sizes)
-    most_others = config.vocab_size - min(layout.vocab_sizes)
+    length, widest = len(found.vocab_sizes), max(found.vocab_sizes)
+    most_others = config.vocab_size - min(found.vocab_sizes)
     inputs = embed.new_zeros(length - 1, widest, config.d_model)
     heads = head.new_zeros(length, widest + most_others, config.d_model)
-    for t, (offset, size) in enumerate(zip(layout.offsets, layout.vocab_sizes, strict=True)):
-        own = torch.zeros(config.vocab_size, dtype=torch.bool)
-        own[offset : offset + size] = True
+    for t, (tokens, size) in enumerate(zip(found.sid_tokens, found.vocab_sizes, strict=True)):
+        own = torch.tensor(tokens.of(size))
+        other = torch.ones(config.vocab_size, dtype=torch.bool).index_fill(0, own, False)
         heads[t, :size] = head[own]
-        heads[t, widest : widest + config.vocab_size - size] = head[~own]
+        heads[t, widest : widest + config.vocab_size - size] = head[other]
         if t + 1 < length:
             inputs[t, :size] = embed[own]
     return {

@@ -7,12 +7,16 @@ position has codes 1 to n, they become 0 to n - 1.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from grace.configs.errors import ConfigError, InputError
-from grace.configs.options import CausalLayout
+from grace.configs.options import SidLayout
+from grace.index.snapshot import require_sids
 from grace.model.checkpoints.hugging_face import read_json
 from grace.model.definition.causal_spec import SidTokens
+from grace.model.definition.model import CausalModel, Model
 
 _TOKENIZER = "tokenizer.json"
 _ADDED = "added_tokens.json"  # of tokenizers without tokenizer.json
@@ -25,31 +29,42 @@ class SidVocabulary:
     without_token: tuple[int, ...]  # for each position, the number of codes without a token
 
 
-def find_sid_tokens(folder: Path, layout: CausalLayout, num_tokens: int) -> SidVocabulary:
-    """Return the tokens that a layout describes.
+ModelT = TypeVar("ModelT", Model, CausalModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Imported(Generic[ModelT]):
+    model: ModelT
+    without_token: tuple[int, ...]  # for each position, the number of codes without a token
+
+
+def find_sid_tokens(folder: Path, layout: SidLayout, num_tokens: int) -> SidVocabulary:
+    """Return the tokens that a layout describes: without any, they follow each other from 1.
 
     A code may lack a token if the layout gives the number of codes. Then no SID may have the code,
     and a token that no code has takes its place. With normalizer `all`, no other score changes.
     """
-    if layout.offsets:
+    require_sids(layout.sid_space, layout.vocab_sizes or (1,))
+    if not layout.sid_tokens:
         assert layout.vocab_sizes is not None
-        tokens = tuple(SidTokens(first=first) for first in layout.offsets)
+        offsets = layout.offsets or accumulate(layout.vocab_sizes[:-1], initial=1)
+        tokens = tuple(SidTokens(first=first) for first in offsets)
         return SidVocabulary(layout.vocab_sizes, tokens, (0,) * len(tokens))
-    by_text = _tokens_by_text(folder)
+    here = [folder / name for name in (_TOKENIZER, _ADDED) if (folder / name).exists()]
+    if not here:
+        raise InputError(f"{folder / _TOKENIZER}: missing; give --offsets and --vocab-sizes")
+    path, by_text = here[0], _tokens_by_text(here[0])
     sizes = layout.vocab_sizes or (None,) * len(layout.sid_tokens)
     found = [
-        _tokens_of(by_text, pattern, size, folder / _TOKENIZER)
+        _tokens_of(by_text, pattern, size, path)
         for pattern, size in zip(layout.sid_tokens, sizes, strict=True)
     ]
     missing = tuple(ids.count(None) for ids in found)
-    if any(missing) and layout.normalizer == "level":
-        fault = f"{max(missing)} codes of a position have no token; use --normalizer all"
-        raise InputError(f"{folder / _TOKENIZER}: {fault}")
-    taken = {token for ids in found for token in ids}
-    unused = iter([token for token in range(num_tokens) if token not in taken])
+    taken = {token for ids in found for token in ids if token is not None}
+    unused = (token for token in range(num_tokens) if token not in taken)
     if sum(missing) > num_tokens - len(taken):
         fault = f"{sum(missing)} codes have no token, and fewer tokens are unused"
-        raise InputError(f"{folder / _TOKENIZER}: {fault}; lower --vocab-sizes")
+        raise InputError(f"{path}: {fault}; lower --vocab-sizes")
     given = [[next(unused) if token is None else token for token in ids] for ids in found]
     return SidVocabulary(tuple(map(len, given)), tuple(map(_shortest, given)), missing)
 
@@ -76,21 +91,15 @@ def _tokens_of(
     return ids
 
 
-def _tokens_by_text(folder: Path) -> Mapping[str, int]:
-    path = folder / _TOKENIZER
-    entries: Iterable[tuple[object, object]]
-    if path.exists():
-        values = read_json(path)
+def _tokens_by_text(path: Path) -> Mapping[str, int]:
+    values = read_json(path)
+    entries: Iterable[tuple[object, object]] = values.items()
+    if path.name == _TOKENIZER:
         model, added = values.get("model"), values.get("added_tokens")
         vocabulary = model.get("vocab") if isinstance(model, dict) else None
         entries = [*vocabulary.items()] if isinstance(vocabulary, dict) else []
         more = [each for each in added if isinstance(each, dict)] if isinstance(added, list) else []
         entries += [(each.get("content"), each.get("id")) for each in more]
-    elif (folder / _ADDED).exists():
-        path = folder / _ADDED
-        entries = read_json(path).items()
-    else:
-        raise InputError(f"{path}: missing; give --offsets and --vocab-sizes")
     found: dict[str, int] = {}
     for text, token in entries:
         if not isinstance(text, str) or type(token) is not int:

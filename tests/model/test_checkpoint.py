@@ -2,7 +2,6 @@
 
 import pickle
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
@@ -10,8 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 import xxhash
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from grace.configs.errors import CheckpointError, ConfigError, InputError
 from grace.model.checkpoints.checkpoint import (
@@ -25,9 +22,9 @@ from grace.model.checkpoints.init import random_model, write_random
 from grace.model.checkpoints.weights_file import DTYPES
 from grace.model.definition.spec import CategoricalInput, ModelSpec, SequenceInput
 from support.fast_cases import MODELS
+from support.model_folders import Change, weights
 
 T5, INTERFORMER = MODELS["t5"], MODELS["interformer"]
-Tensors = dict[str, Tensor]
 EVERY_SPEC = pytest.mark.parametrize("spec", MODELS.values(), ids=MODELS)
 
 
@@ -123,7 +120,7 @@ def test_a_failed_write_leaves_nothing_and_the_next_one_removes_the_rest_of_a_ki
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
-def rewritten(old: str, new: str) -> Callable[[Path], object]:
+def rewritten(old: str, new: str) -> Change:
     def change(folder: Path) -> None:
         text = (folder / MODEL_YAML).read_text()
         assert old in text
@@ -132,34 +129,25 @@ def rewritten(old: str, new: str) -> Callable[[Path], object]:
     return change
 
 
-def spoiled(change: Callable[[Tensors], object]) -> Callable[[Path], object]:
-    def spoil(folder: Path) -> None:
-        tensors = load_file(folder / WEIGHTS)
-        change(tensors)
-        save_file(tensors, folder / WEIGHTS)
-
-    return spoil
-
-
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (spoiled(lambda x: x.pop("decoder.layers.1.cross_k")), "layers.1.cross_k' [24, 21]"),
-        (spoiled(lambda x: x.update(extra=torch.zeros(3))), "unexpected tensor 'extra'"),
+        (weights(lambda x: x.pop("decoder.layers.1.cross_k")), "layers.1.cross_k' [24, 21]"),
+        (weights(lambda x: x.update(extra=torch.zeros(3))), "unexpected tensor 'extra'"),
         (
-            spoiled(lambda x: x.update({"decoder.head": torch.zeros(3, 7, 21)})),
+            weights(lambda x: x.update({"decoder.head": torch.zeros(3, 7, 21)})),
             "tensor 'decoder.head' must be [3, 18, 24] by model.yaml, got [3, 7, 21]",
         ),
         *(
             (
-                spoiled(lambda x, value=value: x["features.embed"][0, :11].fill_(value)),  # type: ignore[misc]
+                weights(lambda x, value=value: x["features.embed"][0, :11].fill_(value)),  # type: ignore[misc]
                 "tensor 'features.embed' has 11 of 630 numbers NaN or infinite",
             )
             for value in (torch.nan, torch.inf, -torch.inf)
         ),
         *(
             (
-                spoiled(lambda x, dtype=dtype: x.update(bias=torch.zeros(3, dtype=dtype))),  # type: ignore[misc]
+                weights(lambda x, dtype=dtype: x.update(bias=torch.zeros(3, dtype=dtype))),  # type: ignore[misc]
                 "tensor 'bias' has dtype",
             )
             for dtype in (torch.float64, torch.int8, torch.float8_e4m3fn)
@@ -174,9 +162,7 @@ def spoiled(change: Callable[[Tensors], object]) -> Callable[[Path], object]:
         ),
     ],
 )
-def test_what_is_wrong_in_a_folder_is_named(
-    change: Callable[[Path], object], fault: str, folder: Path
-) -> None:
+def test_what_is_wrong_in_a_folder_is_named(change: Change, fault: str, folder: Path) -> None:
     change(folder)
     assert fault in refusal(folder)
     with pytest.raises(InputError, match="no checkpoint here"):
@@ -184,7 +170,7 @@ def test_what_is_wrong_in_a_folder_is_named(
 
 
 def test_numbers_beyond_the_range_of_a_servers_precision_are_refused(folder: Path) -> None:
-    spoiled(lambda tensors: tensors["decoder.start"][:3].fill_(-3.4e38))(folder)
+    weights(lambda tensors: tensors["decoder.start"][:3].fill_(-3.4e38))(folder)
     assert load_encoder_decoder(folder).decoder.start[0] == -3.4e38
     fault = refusal(folder, torch.bfloat16)
     assert "tensor 'decoder.start' has 3 numbers beyond the range of bfloat16; use" in fault

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from safetensors.torch import save_file
 
 from grace.configs.errors import GraceError
 from grace.configs.options import CausalLayout
@@ -28,12 +26,18 @@ from support.causal_folders import (
     write_causal,
 )
 from support.in_process import complaint, invoke_grace, printed, reported
+from support.model_folders import (
+    CONFIG,
+    TOKENIZER,
+    WEIGHTS,
+    Change,
+    assert_equal_models,
+    weights,
+    written,
+)
 
-CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 ADDED = [*texts(range(7), "<a_{}>"), *texts(range(1, 6), "<b_{}>")]
 LAYOUT = CausalLayout("plain-1", ("<a_{}>", "<b_{}>"))
-
-Change = Callable[[Path], object]
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +88,8 @@ def test_the_command_writes_a_checkpoint_and_names_codes_without_a_token(
     report = reported("import-causal", folder, "--out", out, *options, *patterns)
     assert report["checkpoint"] == checkpoint_id(out)
     expected = import_causal(folder, replace(LAYOUT, history="seen")).model
-    written = load_checkpoint(out)
-    assert written.spec == expected.spec
     assert expected.spec.tokens_of_codes == (tuple(range(23, 30)), tuple(range(30, 35)))
-    for name, weight in written.state_dict().items():
-        assert torch.equal(weight, expected.state_dict()[name]), name
+    assert_equal_models(load_checkpoint(out), expected)
     gaps = (*options, *patterns, "--vocab-sizes", "9,6")
     assert "position 0: 2 codes have no token" in printed(
         "import-causal", folder, "--out", tmp_path / "gaps", *gaps
@@ -104,25 +105,6 @@ def test_the_command_writes_a_checkpoint_and_names_codes_without_a_token(
 
 def config(**changes: Any) -> Change:
     return written(CONFIG, **changes)
-
-
-def written(name: str, **changes: Any) -> Change:
-    """Change keys of a JSON file."""
-
-    def change(folder: Path) -> None:
-        values = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps({**values, **changes}))
-
-    return change
-
-
-def weights(change: Callable[[dict[str, Tensor]], object]) -> Change:
-    def edit_weights(folder: Path) -> None:
-        tensors = load_file(folder / WEIGHTS)
-        change(tensors)
-        save_file(tensors, folder / WEIGHTS, {"format": "pt"})
-
-    return edit_weights
 
 
 def tokens(*more: tuple[str, Any]) -> Change:
@@ -175,12 +157,16 @@ FAULTS: list[tuple[str, Change | dict[str, Any], str]] = [
     (" with these", tokens(("<a_2>", 1)), "a token twice"),
     (" with these", tokens(("<a_2>", 99)), "token 99, but the model has 0 to 34"),
     (TOKENIZER, {"vocab_sizes": (6, 5)}, "token '<a_6>', but the position has 6 codes; correct"),
-    (TOKENIZER, {"vocab_sizes": (9, 5), "normalizer": "level"}, "2 codes of a position have no"),
+    ("", {"vocab_sizes": (9, 5), "normalizer": "level"}, "2 codes of a position have no"),
     (TOKENIZER, {"vocab_sizes": (34, 5)}, "27 codes have no token, and fewer tokens are unused"),
     ("--sid-tokens", {"sid_tokens": ()}, "give either patterns or --offsets"),
     ("--sid-tokens <a>", {"sid_tokens": ("<a>",)}, "must have {} once, for the code"),
     ("--vocab-sizes", {"vocab_sizes": (7,)}, "1 sizes for 2 positions; give one for each"),
-    ("--vocab-sizes", {"sid_tokens": (), "offsets": (23, 30)}, "missing; --offsets needs the"),
+    (
+        "--vocab-sizes",
+        {"sid_tokens": (), "offsets": (23, 30)},
+        "missing; give each position's codes",
+    ),
     ("prompt.yaml", {"prompt": "{prefix: [35]}"}, "prompt: token 35, but the model has 0 to 34"),
     ("prompt.yaml", {"prompt": "{suffix: 3}"}, "suffix: expected a list, got 3 (an integer)"),
 ]

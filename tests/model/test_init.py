@@ -26,6 +26,7 @@ from grace.model.definition.t5_spec import DecoderSpec, InterFormerSpec
 from support.encoder_cases import INTERFORMER
 from support.fast_cases import MODELS
 from support.in_process import invoke_grace, reported
+from support.model_folders import assert_equal_models
 from support.models import random_context
 
 T5 = MODELS["t5"]
@@ -116,9 +117,7 @@ def test_the_command_writes_what_it_says(config: Path, tmp_path: Path) -> None:
     given = ("--config", config, "--seed", "7", "--dtype", "float32")
     report = reported("init-model", *given, "--out", tmp_path / "m")
     assert report["checkpoint"] == checkpoint_id(tmp_path / "m")
-    expected = random_model(T5, seed=7).state_dict()
-    for name, weight in load_checkpoint(tmp_path / "m").state_dict().items():
-        assert torch.equal(weight, expected[name]), name
+    assert_equal_models(load_checkpoint(tmp_path / "m"), random_model(T5, seed=7))
     for arguments, fault in (((), "--out"), (("--dry-run", "--dtype", "int8"), "--dtype")):
         done = invoke_grace("init-model", "--config", config, *arguments)
         assert done.exit_code == 2

@@ -40,6 +40,7 @@ CONTEXT_TOLERANCE = 1e-5
 MAX_HISTORY = 7
 HISTORIES = (1, 7, 3, 5)  # events of each request
 
+TEXTS = ("<a_{}>", "<b_{}>", "<c_{}>", "<d_{}>")
 SHAPES = {
     "tied relu, 1 layer, L=3": T5Shape((11,) * 3, layers=1),
     "tied gated, 2 layers, L=4": T5Shape((9,) * 4, gated=True, heads=2, d_kv=12, d_model=24),
@@ -58,6 +59,10 @@ SHAPES = {
     "a short last position, as for collisions": T5Shape((11, 11, 5)),
     "positions of all sizes": T5Shape((5, 13, 7, 9), tied=False, gated=True),
     "more decoder than encoder layers": T5Shape((11,) * 3, layers=1, decoder_layers=3),
+    "LETTER: tokens in the order of texts, codes without a token": T5Shape(
+        (13, 12, 11, 12), heads=6, d_model=16, first_token=20, others=0, texts=TEXTS, gaps=(2, 7)
+    ),
+    "torch-rechub, with a prefix": T5Shape((12, 13, 11), first_token=4, texts=TEXTS[:3]),
     "few buckets of distance": T5Shape(
         (7,) * 4, config={"relative_attention_num_buckets": 4, "relative_attention_max_distance": 5}
     ),
@@ -73,15 +78,14 @@ class Pair:
     ours: Model
     catalogue: tuple[Sid, ...]
     histories: tuple[tuple[Sid, ...], ...]
-    prefix: tuple[int, ...]
-    eos_token: int | None
+    layout: T5Layout
 
     @cached_property
     def tokens(self) -> tuple[Tensor, Tensor]:
         """Token ids and attention mask, padded on the right to the longest history."""
-        end = () if self.eos_token is None else (self.eos_token,)
+        end = () if self.layout.eos_token is None else (self.layout.eos_token,)
         rows = [
-            [*self.prefix, *(t for sid in h for t in self.shape.tokens(sid)), *end]
+            [*self.layout.prefix_tokens, *(t for sid in h for t in self.shape.tokens(sid)), *end]
             for h in self.histories
         ]
         ids = torch.full((len(rows), max(map(len, rows))), PAD)
@@ -123,7 +127,7 @@ class Pair:
 
 def random_sids(rng: np.random.Generator, shape: T5Shape, count: int) -> tuple[Sid, ...]:
     drawn = rng.integers(0, shape.vocab_sizes, (4 * count, len(shape.vocab_sizes)))
-    distinct = sorted({tuple(sid) for sid in drawn.tolist()})
+    distinct = sorted({tuple(sid) for sid in drawn.tolist() if not {*shape.gaps} & {*sid}})
     chosen = rng.choice(len(distinct), count, replace=False)
     return tuple(distinct[i] for i in sorted(chosen))
 
@@ -137,22 +141,20 @@ def make_pair(shape: T5Shape, folder: Path, num_sids: int, seed: int) -> Pair:
     catalogue = random_sids(rng, shape, num_sids)
     write_t5(shape, folder, seed)
     theirs = transformers.T5ForConditionalGeneration.from_pretrained(folder).eval()
-    prefix: tuple[int, ...] = ()
-    eos_token = None
-    if shape.others > 2:  # else there are no tokens for prefix and end
-        prefix, eos_token = (shape.num_tokens - 3, shape.num_tokens - 2), shape.eos_token
+    has_room = shape.others > 2  # for tokens of a prefix and of the end
     layout = T5Layout(
         "plain-1",
-        shape.vocab_sizes,
-        shape.offsets,
+        sid_tokens=shape.texts,
+        offsets=None if shape.texts else shape.offsets,
+        vocab_sizes=shape.vocab_sizes,
         max_history=MAX_HISTORY,
-        prefix_tokens=prefix,
-        eos_token=eos_token,
+        prefix_tokens=(shape.first_token - 1, shape.num_tokens - 2) if has_room else (),
+        eos_token=shape.eos_token if has_room or shape.texts else None,
     )
     drawn = [rng.integers(0, num_sids, events) for events in HISTORIES]
     histories = tuple(tuple(catalogue[i] for i in events) for events in drawn)
-    ours = import_t5(folder, layout)
-    return Pair(shape, theirs, ours, catalogue, histories, prefix, eos_token)
+    ours = import_t5(folder, layout).model
+    return Pair(shape, theirs, ours, catalogue, histories, layout)
 
 
 @dataclass(frozen=True)
@@ -220,7 +222,7 @@ def test_beam_search_gives_the_sequences_of_generate_with_their_scores(
     for ops in (REFERENCE, load_ops(CPU)):
         got = pair.search(beams, ops)
         for request in range(len(pair.histories)):
-            sids = [pair.shape.sid(tokens) for tokens in expected.tokens[request]]
-            assert pair.sids(got.leaves[request]) == sids
+            sids = pair.sids(got.leaves[request])
+            assert [pair.shape.tokens(sid) for sid in sids] == expected.tokens[request]
             theirs = torch.tensor(expected.scores[request])
             assert (got.scores[request] - theirs).abs().max() <= SCORE_TOLERANCE

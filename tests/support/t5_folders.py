@@ -4,7 +4,7 @@ Nothing here needs `transformers`; tests/model/test_parity.py loads the same fol
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -22,7 +22,8 @@ PAD = 0
 class T5Shape:
     """One shared vocabulary: padding, the SIDs' tokens from `first_token` on, and `others` more.
 
-    The last token is the end of sequence, which no SID can reach.
+    No SID can reach the end of sequence: the last token, or token 1 if tokens have `texts`, which
+    then give their order.
     """
 
     vocab_sizes: Sid
@@ -37,6 +38,8 @@ class T5Shape:
     scaled: bool = True
     first_token: int = 1
     others: int = 3
+    texts: tuple[str, ...] = ()  # of tokens at each position, with {} for the code
+    gaps: Sid = ()  # codes without a token
     config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -45,17 +48,23 @@ class T5Shape:
 
     @property
     def num_tokens(self) -> int:
-        return self.first_token + sum(self.vocab_sizes) + self.others
+        return self.first_token + (len(self.added) or sum(self.vocab_sizes)) + self.others
 
     @property
     def eos_token(self) -> int:
-        return self.num_tokens - 1
+        return 1 if self.texts else self.num_tokens - 1
+
+    @property
+    def added(self) -> list[str]:
+        """The texts of all SIDs' tokens, in the vocabulary's order."""
+        pairs = zip(self.texts, self.vocab_sizes, strict=False)
+        return sorted(x.format(code) for x, n in pairs for code in {*range(n)} - {*self.gaps})
 
     def tokens(self, sid: Sid) -> list[int]:
-        return [offset + value for offset, value in zip(self.offsets, sid, strict=True)]
-
-    def sid(self, tokens: Sequence[int]) -> Sid:
-        return tuple(token - offset for token, offset in zip(tokens, self.offsets, strict=True))
+        if not self.texts:
+            return [offset + value for offset, value in zip(self.offsets, sid, strict=True)]
+        texts = [text.format(code) for text, code in zip(self.texts, sid, strict=True)]
+        return [self.first_token + self.added.index(text) for text in texts]
 
 
 def write_t5(
@@ -91,6 +100,9 @@ def write_t5(
     tokens = ("decoder_start_token_id", "pad_token_id", "eos_token_id")
     generation = {name: config[name] for name in tokens}
     (folder / "generation_config.json").write_text(json.dumps(generation))
+    added = [{"id": shape.first_token + i, "content": text} for i, text in enumerate(shape.added)]
+    tokenizer = {"added_tokens": added, "model": {"type": "Unigram", "vocab": [["word", 0.0]]}}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for name, size in _shapes(shape, config["relative_attention_num_buckets"]).items():
