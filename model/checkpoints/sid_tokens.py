@@ -46,7 +46,7 @@ def find_sid_tokens(folder: Path, layout: CausalLayout, num_tokens: int) -> SidV
         fault = f"{max(missing)} codes of a position have no token; use --normalizer all"
         raise InputError(f"{folder / _TOKENIZER}: {fault}")
     taken = {token for ids in found for token in ids}
-    unused = iter([token for token in range(num_tokens) if token not in taken])
+    unused = (token for token in range(num_tokens) if token not in taken)
     if sum(missing) > num_tokens - len(taken):
         fault = f"{sum(missing)} codes have no token, and fewer tokens are unused"
         raise InputError(f"{folder / _TOKENIZER}: {fault}; lower --vocab-sizes")
