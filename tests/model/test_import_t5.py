@@ -155,7 +155,7 @@ FAULTS: list[tuple[str, Change, str]] = [
     ("pytorch_model.bin", replaced("pytorch_model.bin", "PK"), "save_file(torch.load("),
     *(
         (INDEX, replaced(INDEX, f'{{"weight_map": {owners}}}'), "weight_map: expected names of f")
-        for owners in ("null", "[]", '{"a": "../x.safetensors"}', '{"a": 3}', '{"a": "/etc"}')
+        for owners in ("null", '{"a": 3}', '{"a": "../x"}', '{"a": "/etc"}', '{"a": "\\u0000"}')
     ),
     ("gone.safetensors", replaced(INDEX, '{"weight_map": {"a": "gone.safetensors"}}'), "cannot be"),
 ]
