@@ -71,7 +71,7 @@ class CausalConfig(Section):
     num_key_value_heads: Annotated[int | None, Option(least=1)] = None
     head_dim: Annotated[int | None, Option(least=1)] = None
     rms_norm_eps: Epsilon = 1e-6
-    rope_theta: Annotated[float, Option(above=0)] = 10_000.0
+    rope_theta: Annotated[float, Option(least=1)] = 10_000.0
     tie_word_embeddings: bool = False
 
     def faults(self) -> Iterator[str]:
