@@ -6,7 +6,7 @@
     2024-01-31, .nan   strings, and so is a number of more than 40 digits
 
 Refused, with file and line: a key written twice, anchors, aliases and tags, a second document, keys
-that are not text, nesting deeper than 32, files over 1 MiB. Keys are always strings, as written.
+that are not text, nesting deeper than 32, files over 16 MiB. Keys are always strings, as written.
 """
 
 import re
@@ -21,7 +21,7 @@ from grace.configs.regular_files import read_regular
 
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
 
-MAX_BYTES = 1 << 20
+MAX_BYTES = 16 << 20  # a model.yaml lists the tokens of up to 16 x 65,536 codes
 MAX_DEPTH = 32
 
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})

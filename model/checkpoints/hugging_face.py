@@ -50,7 +50,7 @@ class HfTensors:
         """Return a tensor on the CPU."""
         file = self._owners.get(name)
         if file is None:
-            fault = f"missing tensor {name!r} {list(shape)}, which {CONFIG} asks for"
+            fault = f"missing tensor {name!r} {list(shape)} by {CONFIG}; copy the whole folder"
             raise CheckpointError(str(self._folder), fault)
         file.require_shape(name, shape, CONFIG)
         self._unused.discard(name)
@@ -62,7 +62,7 @@ class HfTensors:
 
     def require_all_used(self) -> None:
         for name in sorted(self._unused):
-            fault = f"unexpected tensor {name!r}: the model that {CONFIG} describes has none"
+            fault = f"unexpected tensor {name!r}: {CONFIG} has no such part; save without it"
             raise self._owners[name].fault(fault)
 
 
@@ -106,11 +106,11 @@ def read_json(path: Path) -> Mapping[str, Any]:
     try:
         value = json.loads(read_regular(path, _MAX_JSON_BYTES), parse_int=_integer)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}; copy the folder") from None
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not JSON that can be read: {error}") from None
+        raise ConfigError(f"{path}: not JSON that can be read: {error}; copy it again") from None
     if not isinstance(value, dict):
-        raise ConfigError(f"{path}: expected an object")
+        raise ConfigError(f"{path}: expected an object, got {value!r:.60}; copy it again")
     return value
 
 
@@ -124,12 +124,12 @@ def _shards(folder: Path) -> list[Path]:
     if not (folder / _INDEX).exists():
         for pickle in sorted([*folder.glob("*.bin"), *folder.glob("*.pt")]):
             raise CheckpointError(str(pickle), PICKLE_REMEDY)
-        raise CheckpointError(str(folder / WEIGHTS), "missing")
+        raise CheckpointError(str(folder / WEIGHTS), "missing; copy the whole folder")
     owners = read_json(folder / _INDEX).get("weight_map")
     names: set[str] = set()
     for name in owners.values() if isinstance(owners, dict) else (owners,):
-        if not isinstance(name, str) or Path(name).name != name:
-            fault = f"weight_map: expected names of files in this folder, got {name!r}"
+        if not isinstance(name, str) or Path(name).name != name or not name.isprintable():
+            fault = f"weight_map: expected names of files in this folder, got {name!r:.60}"
             raise CheckpointError(str(folder / _INDEX), fault)
         names.add(name)
     return [folder / name for name in sorted(names)]

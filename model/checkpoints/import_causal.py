@@ -70,9 +70,8 @@ class CausalConfig(Section):
     num_key_value_heads: Annotated[int | None, Option(least=1)] = None
     head_dim: Annotated[int | None, Option(least=1)] = None
     rms_norm_eps: Epsilon = 1e-6
-    rope_theta: Annotated[float, Option(above=0)] = 10_000.0
+    rope_theta: Annotated[float, Option(least=1)] = 10_000.0
     tie_word_embeddings: bool = False
-    bos_token_id: int | None = None
 
     def faults(self) -> Iterator[str]:
         if self.head_dim is None and self.hidden_size % self.num_attention_heads:
@@ -86,7 +85,7 @@ def import_causal(folder: Path, layout: CausalLayout) -> Imported[CausalModel]:
     """Return the model on the CPU. Its weights keep their stored type."""
     source = open_folder(folder)
     config, causal = read_config(source)
-    prompt = _prompt(source, config, layout)
+    prompt = _prompt(source, layout)
     vocabulary = find_sid_tokens(folder, layout, config.vocab_size)
     if any(vocabulary.without_token) and layout.normalizer == "level":
         fault = f"{max(vocabulary.without_token)} codes of a position have no token"
@@ -162,14 +161,14 @@ def _rope(values: Mapping[str, Any]) -> tuple[str, Any]:
     return key, values.get(key) or {}
 
 
-def _prompt(source: HfFolder, config: CausalConfig, layout: CausalLayout) -> causal_spec.PromptSpec:
+def _prompt(source: HfFolder, layout: CausalLayout) -> causal_spec.PromptSpec:
     values: dict[str, Any] = {"history": "clicks"}
     if layout.prompt is not None:
         values |= read_yaml(layout.prompt)
-    elif config.bos_token_id is not None:
-        values["prefix"] = [config.bos_token_id]
+    elif type(begin := source.values.get("bos_token_id")) is int:
+        values["prefix"] = [begin]
     else:
-        fault = "no bos_token_id to begin a prompt with; describe prompts with --prompt FILE"
+        fault = f"bos_token_id: {shown(begin)} cannot begin a prompt; give a --prompt FILE"
         raise ConfigError(f"{source.config}: {fault}")
     if layout.history is not None:
         values["history"] = layout.history

@@ -103,9 +103,10 @@ def _tokens_by_text(path: Path) -> Mapping[str, int]:
     found: dict[str, int] = {}
     for text, token in entries:
         if not isinstance(text, str) or type(token) is not int:
-            raise ConfigError(f"{path}: expected texts and ids of tokens, got {text!r}: {token!r}")
+            fault = f"expected texts and ids of tokens, got {text!r:.60}: {token!r:.60}"
+            raise ConfigError(f"{path}: {fault}; copy it again")
         if found.setdefault(text, token) != token:
-            raise ConfigError(f"{path}: token {text!r} has the ids {found[text]} and {token}")
+            raise ConfigError(f"{path}: {text!r} has the ids {found[text]} and {token}; keep one")
     return found
 
 

@@ -41,7 +41,7 @@ class CausalSpec(Section):
     d_head: Size
     d_ff: Size
     num_tokens: Size
-    rope_theta: Annotated[float, Option(above=0)] = 10_000.0
+    rope_theta: Annotated[float, Option(least=1)] = 10_000.0
     norm_eps: Epsilon = 1e-6
     qk_norm: bool = False
     qkv_bias: bool = False

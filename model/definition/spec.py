@@ -117,8 +117,8 @@ class ModelSpec(Section, ABC):
         for name, value in self.inputs.items():
             sides = value.side if isinstance(value, SequenceInput) else {}
             for each in (name, *sides):
-                if not each or "." in each:
-                    yield f"inputs.{name}: a name is not empty and has no dot: {each!r}"
+                if not each or "." in each or each != each.encode(errors="ignore").decode():
+                    yield f"inputs.{name}: a name is text, not empty, without a dot: {each!r}"
 
     @property
     def dense(self) -> dict[str, DenseInput]:

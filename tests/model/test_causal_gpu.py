@@ -48,11 +48,11 @@ def test_recorded_answers_are_the_engines_and_no_neighbour_changes_a_bit(
         whole = replace(case, profile=profile)
         expected = engine.generate(whole.prompts, whole.task)
         assert (expected.leaves != NO_NODE).any()
-        for rows in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [2, 0, 4, 1, 3]):
-            turned = whole.of(rows, 5)
+        for rows in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [3, 0, 1, 2, 4]):
+            turned = whole.of(rows, 5, changed=rows[1::2])
             got = graphs.generate(turned.prompts, turned.task)
             torch.cuda.synchronize()
-            for place, row in enumerate(rows):
+            for place, row in [*enumerate(rows)][::2]:
                 assert torch.equal(got.leaves[place], expected.leaves[row])
                 assert torch.equal(got.scores[place], expected.scores[row])
         alone = whole.of([2], 2)

@@ -236,11 +236,11 @@ def test_hostile_numbers_in_model_yaml_are_refused_or_read(spec: ModelSpec, tmp_
     assert refused > 10
 
 
-@pytest.mark.parametrize("name", ["a.b", ""])
+@pytest.mark.parametrize("name", ["a.b", "", "\udcff"])
 def test_a_name_that_no_module_can_have_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="a name is not empty and has no dot"):
+    with pytest.raises(ConfigError, match="a name is text, not empty, without a dot"):
         replace(INTERFORMER, inputs={name: CategoricalInput(cardinality=3)})
-    with pytest.raises(ConfigError, match="a name is not empty and has no dot"):
+    with pytest.raises(ConfigError, match="a name is text, not empty, without a dot"):
         replace(INTERFORMER, inputs={"clicks": SequenceInput(max_length=3, side={name: 3})})
 
 

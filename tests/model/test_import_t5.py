@@ -125,7 +125,7 @@ FAULTS: list[tuple[str, Change | dict[str, Any], str]] = [
     ("pytorch_model.bin", replaced("pytorch_model.bin", "PK"), "save_file(torch.load("),
     *(
         (INDEX, replaced(INDEX, f'{{"weight_map": {owners}}}'), "weight_map: expected names of f")
-        for owners in ("null", "[]", '{"a": "../x.safetensors"}', '{"a": 3}', '{"a": "/etc"}')
+        for owners in ("null", '{"a": 3}', '{"a": "../x"}', '{"a": "/etc"}', '{"a": "\\u0000"}')
     ),
     ("gone.safetensors", replaced(INDEX, '{"weight_map": {"a": "gone.safetensors"}}'), "cannot be"),
     ("", {"offsets": (1, 8, 19)}, "are 1 to 25; set it to 26, or correct token_offsets"),

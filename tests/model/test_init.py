@@ -10,19 +10,17 @@ import yaml
 from torch.utils.flop_counter import FlopCounterMode
 
 from grace.configs.options import Normalizer
+from grace.configs.yaml_loader import MAX_BYTES
+from grace.index.snapshot import MAX_SID_LENGTH, MAX_VOCAB_SIZE
 from grace.kernels import REFERENCE
-from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint
+from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, write_yaml
+from grace.model.checkpoints.folder import load_spec
 from grace.model.checkpoints.init import random_model
 from grace.model.checkpoints.model_cost import decoder_flops, encoder_flops
-from grace.model.definition.causal_spec import (
-    CausalDecoderSpec,
-    CausalModelSpec,
-    CausalSpec,
-    PromptSpec,
-    SidTokens,
-)
+from grace.model.definition.causal_spec import CausalSpec
 from grace.model.definition.inputs import Prompts
 from grace.model.definition.t5_spec import DecoderSpec, InterFormerSpec
+from support.causal_searches import spec_of
 from support.encoder_cases import INTERFORMER
 from support.fast_cases import MODELS
 from support.in_process import invoke_grace, reported
@@ -67,14 +65,7 @@ def test_a_causal_models_logits_have_a_deviation_near_2_and_cost_what_the_formul
     changes: dict[str, bool], normalizer: Normalizer
 ) -> None:
     causal = CausalSpec(3, 64, 4, 2, d_head=16, d_ff=112, num_tokens=160, **changes)
-    spec = CausalModelSpec(
-        "x",
-        (48, 64, 32),
-        decoder=CausalDecoderSpec(causal),
-        sid_tokens=(SidTokens(first=9), SidTokens(first=57), SidTokens(first=121)),
-        prompt=PromptSpec(prefix=(1,), max_tokens=32),
-        normalizer=normalizer,
-    )
+    spec = spec_of(causal, (48, 64, 32), longest=32, normalizer=normalizer)
     decoder, generator = random_model(spec, seed=1).decoder, torch.Generator().manual_seed(2)
     prompts = Prompts(torch.arange(17) * 32, torch.randint(160, (16 * 32,), generator=generator))
     table, codes = torch.arange(48, dtype=torch.int32).view(16, 3), torch.arange(16)
@@ -91,6 +82,14 @@ def test_a_causal_models_logits_have_a_deviation_near_2_and_cost_what_the_formul
     assert read == 16 * (encoder_flops(spec) + 2 * later)
     own = 2 * 3 * causal.layers * pair
     assert counter.get_total_flops() - read == 16 * (decoder_flops(spec, (1, 1, 1)) - own)
+
+
+def test_the_tokens_of_all_codes_fit_in_a_model_yaml(tmp_path: Path) -> None:
+    causal = CausalSpec(1, 2, 1, 1, 2, 2, num_tokens=2**31)
+    spec, path = spec_of(causal, (MAX_VOCAB_SIZE,)), tmp_path / "model.yaml"
+    write_yaml(path, spec.to_json())
+    assert load_spec(path) == spec
+    assert path.stat().st_size * MAX_SID_LENGTH <= MAX_BYTES
 
 
 def test_the_command_prints_the_papers_numbers_beside_ours(repository: Path) -> None:

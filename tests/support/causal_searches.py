@@ -1,5 +1,6 @@
 """Plain and fast searches with causal models of every kind, with catalogues, users and prompts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -83,14 +84,15 @@ class CausalCase:
         users = with_eligible(users, self.index, REFERENCE)
         return SearchTask(users, self.index, self.profile)
 
-    def of(self, rows: list[int], bucket: int) -> "CausalCase":
-        """Return a batch of these requests, filled up to `bucket` with empty users."""
+    def of(self, rows: list[int], bucket: int, changed: Sequence[int] = ()) -> "CausalCase":
+        """Return these requests, some with other tokens, and empty users up to `bucket`."""
         values, offsets = self.prompts.values, self.prompts.offsets.tolist()
-        parts = [values[offsets[row] : offsets[row + 1]] for row in rows]
+        parts = [values[offsets[row] : offsets[row + 1]] + (row in changed) for row in rows]
         parts += [values[:1]] * (bucket - len(rows))
         borders = torch.tensor([0, *map(len, parts)]).cumsum(0).int().to(values.device)
         people = [self.people[row] for row in rows] + [asking({})] * (bucket - len(rows))
-        prompts = PlacedPrompts(borders, torch.cat(parts), int(borders[-1]))
+        tokens = torch.cat(parts) % self.model.spec.causal.num_tokens
+        prompts = PlacedPrompts(borders, tokens, len(tokens))
         return replace(self, prompts=prompts, people=tuple(people))
 
 
