@@ -84,6 +84,7 @@ def test_prompts_beams_levels_and_vocabularies_of_all_sizes(name: str) -> None:
 def test_a_load_takes_at_most_the_memory_that_was_planned(precision: Precision) -> None:
     causal = replace(WIDE.causal, layers=8, d_model=1024, d_ff=3072, num_tokens=60_000)
     spec = spec_of(causal, (64, 64, 64), longest=512)
+    torch.cuda.empty_cache()  # what other tests left counts as reserved
     case = on(causal_case(spec, 3, (5, 300)), GPU)
     stored = torch.cuda.memory_allocated(GPU)
     torch.cuda.reset_peak_memory_stats(GPU)
@@ -91,6 +92,5 @@ def test_a_load_takes_at_most_the_memory_that_was_planned(precision: Precision) 
     assert graphs.graphs > 16
     config = GenerationConfig(16, dict(zip("01", PROFILES, strict=True)), "0")
     planned = memory_on_gpu(spec, config, precision, stored)
-    assert (
-        torch.cuda.max_memory_reserved(GPU) <= planned <= 3 * torch.cuda.max_memory_allocated(GPU)
-    )
+    reserved, taken = torch.cuda.max_memory_reserved(GPU), torch.cuda.max_memory_allocated(GPU)
+    assert reserved <= planned <= 3 * taken

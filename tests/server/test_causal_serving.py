@@ -17,6 +17,7 @@ from grace.model.definition.inputs import Prompts
 from grace.proto import retrieval_pb2 as wire
 from grace.server.engine.serving_pair import ServingPair
 from support.causal_cases import causal_spec
+from support.command import GRACE
 from support.fast_serving import scores_of, whole
 from support.live_snapshots import LiveRoot
 from support.operators import operator_of
@@ -48,6 +49,8 @@ SPEC = causal_spec(
 )
 MODEL = random_model(SPEC, seed=3).eval()
 WRONG = {"features": {"tokens": {"prompt": {"ids": [7, 300]}}}}
+INSTALLED = pytest.mark.skipif(not GRACE.exists(), reason=f"no {GRACE}: install the project")
+ON_GPU = pytest.param("cuda:0", marks=[pytest.mark.gpu, INSTALLED])
 FAULT = "features.tokens.prompt.ids: 300 is not within 0 to 299"
 
 
@@ -90,7 +93,7 @@ def assert_replies(
 
 
 @pytest.mark.subprocess
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("device", ["cpu", ON_GPU])
 def test_a_server_answers_as_the_plain_search_over_stops_swaps_and_loads(
     serving_files: ServingFiles, live: LiveRoot, tmp_path: Path, device: str
 ) -> None:
@@ -125,8 +128,7 @@ def test_a_server_answers_as_the_plain_search_over_stops_swaps_and_loads(
         server.wait_until(lambda: server.metric("grace_snapshot_version") == 2, "it follows")
         found = replies()
         assert_replies(second, serving_files, found, stopped)
-        asked = wire.RetrieveRequest.FromString(messages[1])
-        ad_id = found[1].ad_ids[0]
+        ad_id, asked = found[1].ad_ids[0], wire.RetrieveRequest.FromString(messages[1])
         explained = operator.stub.Explain(wire.ExplainRequest(ad_id=ad_id, request=asked))
         assert explained.outcome == wire.ExplainResponse.OUTCOME_RETURNED
         assert explained.score == pytest.approx(found[1].scores[0], rel=1e-4)

@@ -38,6 +38,5 @@ def weights(change: Callable[[dict[str, Tensor]], object]) -> Change:
 
 def assert_equal_models(one: AnyModel, other: AnyModel) -> None:
     assert one.spec == other.spec
-    expected = other.state_dict()
     for name, tensor in one.state_dict().items():
-        assert torch.equal(tensor, expected[name]), name
+        assert torch.equal(tensor, other.state_dict()[name]), name
