@@ -78,15 +78,14 @@ constexpr int kTerms = 32;  // of one instruction
 // all tiles of a column one after the other. So what they read at one time is in cache.
 struct Tiles {
   static constexpr uint32_t kBand = 8;
-  uint32_t columns, rows, count;
-  __device__ explicit Tiles(const Product& p)
-      : columns(static_cast<uint32_t>(p.outs / kTile)),
-        rows(static_cast<uint32_t>((p.rows + kTile - 1) / kTile)),
-        count(columns * rows) {}
+  const Product& p;
+  __device__ uint32_t columns() const { return static_cast<uint32_t>(p.outs) / kTile; }
+  __device__ uint32_t rows() const { return (static_cast<uint32_t>(p.rows) + kTile - 1) / kTile; }
+  __device__ uint32_t count() const { return columns() * rows(); }
   // The first row and column of a tile. They cost divisions, so a thread asks once per tile.
   __device__ int2 start(uint32_t tile) const {
-    const uint32_t band = tile / (kBand * columns), own = tile % (kBand * columns);
-    const uint32_t height = min(kBand, rows - band * kBand);
+    const uint32_t band = tile / (kBand * columns()), own = tile % (kBand * columns());
+    const uint32_t height = min(kBand, rows() - band * kBand);
     const uint32_t row = band * kBand + own % height, column = own / height;
     return {static_cast<int>(row) * kTile, static_cast<int>(column) * kTile};
   }
@@ -273,7 +272,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   hopper::await_kernel_before();
 
-  const Tiles tiles(p);
+  const Tiles tiles{p};
   const int steps = static_cast<int>((p.inner + kStep - 1) / kStep);
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   if (group == 2) {
@@ -282,7 +281,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (threadIdx.x % kWarp != 0) return;
     if (warp == 0) {
       uint32_t stage = 0, parity = 1;
-      for (uint32_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
+      for (uint32_t tile = blockIdx.x; tile < tiles.count(); tile += gridDim.x) {
         const auto [row, column] = tiles.start(tile);
         for (int step = 0; step < steps; ++step) {
           unsigned char* x = memory + stage * kStageBytes;
@@ -298,7 +297,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       const int own = warp - 1;
       unsigned char* results = tiles_memory + own * kTileBytes;
       uint32_t parity = 0;
-      for (uint32_t tile = blockIdx.x + own * gridDim.x; tile < tiles.count;
+      for (uint32_t tile = blockIdx.x + own * gridDim.x; tile < tiles.count();
            tile += 2 * gridDim.x) {
         const auto [row, column] = tiles.start(tile);
         if (kResult == Result::kResidual) {
@@ -325,7 +324,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const bool first = threadIdx.x % kGroupThreads == 0;
   uint32_t at = group * steps;  // the step's number, counted over all tiles of this block
   uint32_t turn = 0;
-  for (uint32_t tile = blockIdx.x + group * gridDim.x; tile < tiles.count; tile += 2 * gridDim.x) {
+  for (uint32_t tile = blockIdx.x + group * gridDim.x; tile < tiles.count();
+       tile += 2 * gridDim.x) {
     const auto [row, column] = tiles.start(tile);
     float upper[kHalf], lower[kHalf];
     Scales scales;
