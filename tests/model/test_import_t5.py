@@ -136,6 +136,7 @@ FAULTS: list[tuple[str, Change | dict[str, Any], str]] = [
     ("", {"prefix_tokens": (-1,), **TEXTS}, "its tokens are -1 to 6"),
     ("", {**TEXTS, "sid_tokens": ("<a_{}>", "<a_{}>")}, "7 tokens of SIDs have two codes"),
     ("", {**TEXTS, "sid_tokens": ("<b_{}>", "<a_{}>")}, "exceed vocab_size 25; correct --sid"),
+    ("", {**TEXTS, "sid_tokens": ("<{c}_{}>",)}, "no token '<{c}_0>', but '<{c}_2>'"),
     ("vocab sizes", {"vocab_sizes": (7, 7, 0)}, "(7, 7, 0): each must be 1 to 65536"),
     ("--vocab-sizes", {"offsets": (1, 8)}, "3 sizes for 2 positions"),
     ("--vocab-sizes", {"vocab_sizes": None, "offsets": None}, "missing; give a size per pos"),
