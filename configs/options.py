@@ -216,7 +216,7 @@ class SidLayout:
             if pattern.count("{}") != 1:
                 raise InputError(f"--sid-tokens {pattern}: must have {{}} once, for the code")
         if not self.sid_tokens and self.vocab_sizes is None:
-            raise InputError("--vocab-sizes: missing; give each position's codes, or --sid-tokens")
+            raise InputError("--vocab-sizes: missing; give a size per position, or --sid-tokens")
         positions = len(self.sid_tokens or self.offsets or self.vocab_sizes or ())
         if self.vocab_sizes is not None and len(self.vocab_sizes) != positions:
             fault = f"{len(self.vocab_sizes)} sizes for {positions} positions; give one for each"

@@ -15,7 +15,7 @@ def import_t5(
 ) -> None:
     """Turn a Hugging Face T5 (TIGER) folder into a checkpoint with the same scores.
 
-    Without --sid-tokens and --offsets, tokens of SIDs follow each other from 1.
+    Without --sid-tokens and --offsets, the tokens of SIDs follow each other from 1.
 
     Example: `grace import-t5 tiger --out model --sid-space amazon-1 --vocab-sizes 256,256,256,256`
     """

@@ -1,1 +1,1 @@
-"""The attention of decoders: of beams to their users, prompts and prefixes."""
+"""The attention of decoders: beams to users, prompts and prefixes, and prompts to themselves."""

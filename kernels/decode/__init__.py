@@ -1,1 +1,1 @@
-"""What admits and selects beams, and `ops.py`: the table of the decoder's operations."""
+"""The admission and selection of beams, and the table of a decoder's operations (`ops.py`)."""

@@ -114,7 +114,7 @@ def to_e4m3(x: Tensor) -> Tensor:
 
 
 def divisors(bounds: Tensor, largest: float = LARGEST) -> Tensor:
-    """Return what numbers of these bounds are divided by, to be `largest` at most; none is zero."""
+    """Return divisors that bring numbers with these bounds to at most `largest`; none is zero."""
     return torch.where(bounds > 0, bounds, torch.ones_like(bounds)) / largest
 
 

@@ -50,7 +50,7 @@ class HfTensors:
         """Return a tensor on the CPU."""
         file = self._owners.get(name)
         if file is None:
-            fault = f"missing tensor {name!r} {list(shape)} by {CONFIG}; copy the whole folder"
+            fault = f"missing tensor {name!r} {list(shape)}; copy all files, or correct {CONFIG}"
             raise CheckpointError(str(self._folder), fault)
         file.require_shape(name, shape, CONFIG)
         self._unused.discard(name)
@@ -62,7 +62,7 @@ class HfTensors:
 
     def require_all_used(self) -> None:
         for name in sorted(self._unused):
-            fault = f"unexpected tensor {name!r}: {CONFIG} has no such part; save without it"
+            fault = f"unexpected tensor {name!r}: {CONFIG} describes no such part; save without it"
             raise self._owners[name].fault(fault)
 
 

@@ -158,15 +158,14 @@ def import_t5(folder: Path, layout: T5Layout) -> Imported[Model]:
 
 
 def _rows(folder: Path, config: T5Config, found: SidVocabulary) -> Rows:
-    """Return the folder's rows. If tokens of a position do not follow each other there, SIDs come
-    first, by position and code."""
+    """Return each token's row. SIDs come first if a position's tokens do not follow each other."""
     order = [*range(config.vocab_size)]
     if any(tokens.ids for tokens in found.sid_tokens):
         sids = zip(found.sid_tokens, found.vocab_sizes, strict=True)
         of_sids = [token for tokens, codes in sids for token in tokens.of(codes)]
         order = [*of_sids, *sorted({*order} - {*of_sids})]
     if (excess := len(order) - config.vocab_size) > 0:
-        fault = f"tokens of SIDs beyond vocab_size {config.vocab_size}, or with two codes: {excess}"
+        fault = f"{excess} tokens of SIDs have two codes, or exceed vocab_size {config.vocab_size}"
         raise ConfigError(f"{folder}: {fault}; correct --sid-tokens")
     return {token: row for row, token in enumerate(order)}
 

@@ -39,7 +39,7 @@ class Imported(Generic[ModelT]):
 
 
 def find_sid_tokens(folder: Path, layout: SidLayout, num_tokens: int) -> SidVocabulary:
-    """Return the tokens that a layout describes: without any, they follow each other from 1.
+    """Return a layout's tokens. Without patterns and offsets, they follow each other from 1.
 
     A code may lack a token if the layout gives the number of codes. Then no SID may have the code,
     and a token that no code has takes its place. With normalizer `all`, no other score changes.
@@ -79,14 +79,15 @@ def _tokens_of(
     if not found:
         raise InputError(f"{path}: no token like {pattern!r}; correct --sid-tokens")
     codes, last = size or len(found), max(found)
+    largest = pattern.replace("{}", str(last))
     begin = int(0 not in found and last == codes)
     ids = [found.get(code) for code in range(begin, begin + codes)]
     if size is None and None in ids:
-        lost = pattern.format(begin + ids.index(None))
-        fault = f"no token {lost!r}, but {pattern.format(last)!r}"
+        lost = pattern.replace("{}", str(begin + ids.index(None)))
+        fault = f"no token {lost!r}, but {largest!r}"
         raise InputError(f"{path}: {fault}; give --vocab-sizes if no SID has such codes")
     if last >= begin + codes:
-        fault = f"token {pattern.format(last)!r}, but the position has {codes} codes"
+        fault = f"token {largest!r}, but the position has {codes} codes"
         raise InputError(f"{path}: {fault}; correct --vocab-sizes")
     return ids
 

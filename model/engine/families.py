@@ -1,4 +1,4 @@
-"""The choice of a generation, by a model's family and device. Only this file knows all of them."""
+"""The choice of a generation by family and device. Only this file imports every family."""
 
 from grace.configs.errors import ConfigError
 from grace.configs.generation import GenerationConfig

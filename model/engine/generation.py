@@ -1,7 +1,7 @@
 """Generation for the generate stage: features in, SIDs out.
 
-`PlainGeneration` is the definition. Each family of models has a folder with a fast generation, one
-operation after the other, which `GraphGeneration` records as CUDA graphs.
+`PlainGeneration` is the definition. Each family of models has a folder with a fast generation that
+runs one operation after the other. `GraphGeneration` records it as CUDA graphs.
 
 A batch has as many rows as one of the configuration's batch buckets. Requests have the first rows
 and empty users the others, so every shape is known beforehand.

@@ -1,4 +1,4 @@
-"""Generation with CUDA graphs, of any family's engine."""
+"""Generation with CUDA graphs, for the engine of any family."""
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager

@@ -117,7 +117,7 @@ class Residual:
         """Return the product with a head in float32, without its row factors, and the factors."""
         if self.rows.device.type == "cpu" or self.rows.dtype == torch.float32:
             return linear(self.rows, head).float(), self.row_factors
-        # float32 is the type that it is accumulated in, so there is no cast.
+        # A GPU accumulates in float32, so there is no cast.
         return torch.mm(self.rows, head.t(), out_dtype=torch.float32), self.row_factors
 
     def log_sums(self, head: Weight, tokens: int) -> Tensor:

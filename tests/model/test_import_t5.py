@@ -32,9 +32,10 @@ def no_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder with the tokens <a_0> to <a_6>, the last one first, and <b_0>, <b_1>."""
+    """Return a folder with the tokens <a_0> to <a_6>, the last one first, and three others."""
     write_t5(SHAPE, tmp_path / "hf", seed=1)
-    tokens = {**{f"<a_{code}>": 7 - code for code in range(7)}, "<b_0>": 24, "<b_1>": 25}
+    others = {"<b_0>": 24, "<b_1>": 25, "<{c}_2>": 3}
+    tokens = {f"<a_{code}>": 7 - code for code in range(7)} | others
     (tmp_path / "hf" / "tokenizer.json").unlink()
     (tmp_path / "hf" / "added_tokens.json").write_text(json.dumps(tokens))
     return tmp_path / "hf"
@@ -133,19 +134,12 @@ FAULTS: list[tuple[str, Change | dict[str, Any], str]] = [
     ("", {"eos_token": -3}, "its tokens are -3 to 21"),
     ("", {"eos_token": 25, **TEXTS}, "its tokens are 0 to 25"),
     ("", {"prefix_tokens": (-1,), **TEXTS}, "its tokens are -1 to 6"),
-    ("", {**TEXTS, "sid_tokens": ("<a_{}>", "<a_{}>")}, "or with two codes: 7; correct --sid-tok"),
-    (
-        "",
-        {**TEXTS, "sid_tokens": ("<b_{}>", "<a_{}>")},
-        "beyond vocab_size 25, or with two codes: 1",
-    ),
+    ("", {**TEXTS, "sid_tokens": ("<a_{}>", "<a_{}>")}, "7 tokens of SIDs have two codes"),
+    ("", {**TEXTS, "sid_tokens": ("<b_{}>", "<a_{}>")}, "exceed vocab_size 25; correct --sid"),
+    ("", {**TEXTS, "sid_tokens": ("<{c}_{}>",)}, "no token '<{c}_0>', but '<{c}_2>'"),
     ("vocab sizes", {"vocab_sizes": (7, 7, 0)}, "(7, 7, 0): each must be 1 to 65536"),
     ("--vocab-sizes", {"offsets": (1, 8)}, "3 sizes for 2 positions"),
-    (
-        "--vocab-sizes",
-        {"vocab_sizes": None, "offsets": None},
-        "missing; give each position's codes",
-    ),
+    ("--vocab-sizes", {"vocab_sizes": None, "offsets": None}, "missing; give a size per pos"),
     ("--sid-tokens", {"sid_tokens": ("<a_{}>",) * 3}, "give either patterns or --offsets"),
 ]
 

@@ -22,8 +22,8 @@ PAD = 0
 class T5Shape:
     """One shared vocabulary: padding, the SIDs' tokens from `first_token` on, and `others` more.
 
-    No SID can reach the end of sequence: the last token, or token 1 if tokens have `texts`, which
-    then give their order.
+    The end of sequence, which no SID can reach, is the last token. If tokens have `texts`, they are
+    in the order of these, and the end of sequence is token 1.
     """
 
     vocab_sizes: Sid

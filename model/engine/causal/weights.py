@@ -1,7 +1,7 @@
 """The weights of a causal decoder in the layout of the fast loop.
 
-The weight after an RMS norm absorbs its gain in float32, before any cast. Precision fp8 divides the
-input of a rounded weight by its bound. Both are as in the T5 family.
+As in the T5 family, the weight after an RMS norm absorbs its gain in float32, before any cast, and
+precision fp8 divides the input of a rounded weight by its bound.
 """
 
 import math

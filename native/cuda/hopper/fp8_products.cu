@@ -74,15 +74,15 @@ constexpr int kHalf = 64;  // rows of an instruction
 constexpr int kBoxBytes = kTile * kBoxColumns * 2;
 constexpr int kTerms = 32;  // of one instruction
 
-// The tiles in the order in which blocks take them: bands of some tiles of rows, and within a band
-// all tiles of a column one after the other. So what they read at one time is in cache.
+// The order in which blocks take tiles: by bands of `kBand` tiles of rows, and column by column
+// within a band. So the rows and columns that blocks read at one time are in cache.
 struct Tiles {
   static constexpr uint32_t kBand = 8;
   const Product& p;
   __device__ uint32_t columns() const { return static_cast<uint32_t>(p.outs) / kTile; }
   __device__ uint32_t rows() const { return (static_cast<uint32_t>(p.rows) + kTile - 1) / kTile; }
   __device__ uint32_t count() const { return columns() * rows(); }
-  // The first row and column of a tile. They cost divisions, so a thread asks once per tile.
+  // The first row and column of a tile. Divisions find them, so a thread asks once per tile.
   __device__ int2 start(uint32_t tile) const {
     const uint32_t band = tile / (kBand * columns()), own = tile % (kBand * columns());
     const uint32_t height = min(kBand, rows() - band * kBand);
