@@ -62,7 +62,7 @@ def _tables(section: type, path: str) -> Iterator[str]:
         if nested is None or declared.words:
             rows.append((f"`{field.name}`", _type(hint), _default(field), declared.words))
     if path:
-        yield f"### `{path}`\n"
+        yield f"## `{path}`\n"
         yield f"{(section.__doc__ or '').splitlines()[0]}\n"
     yield markdown_table(("setting", "type", "default", "meaning"), rows)
     for nested, name in below:
@@ -104,6 +104,6 @@ def _default(field: Field[Any]) -> str:
 
 if __name__ == "__main__":
     docs = Path(sys.argv[1])
-    rewrite(docs / "operations.md", "settings", settings_tables())
-    rewrite(docs / "operations.md", "metrics", metrics_table())
+    rewrite(docs / "settings.md", "settings", settings_tables())
+    rewrite(docs / "metrics.md", "metrics", metrics_table())
     rewrite(docs / "snapshot.md", "arrays", arrays_table())

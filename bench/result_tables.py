@@ -2,8 +2,8 @@
 
 python -m grace.bench.result_tables docs
 
-writes the tables of building.md, eligibility.md, eligibility-calibration.md, fleet.md and
-operations.md, and that of changes of ads in performance.md, from bench/results.
+writes the tables of building.md, eligibility.md, eligibility-calibration.md and fleet.md, and those
+of overloads and of changes of ads in performance.md, from bench/results.
 """
 
 import sys
@@ -33,7 +33,7 @@ def main(docs: Path) -> None:
         ("eligibility.md", PASSRATE, study_tables),
         ("eligibility.md", BLOCKED, blocked_tables),
         ("eligibility-calibration.md", PASSRATE, paper_tables),
-        ("operations.md", OVERLOAD, overload_tables),
+        ("performance.md", OVERLOAD, overload_tables),
         ("fleet.md", FLEET, fleet_document),
         ("performance.md", FRESH, fresh_tables),
     ):

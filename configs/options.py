@@ -3,8 +3,9 @@
     max_rejects: Annotated[int, Option("Leave out up to this many faulty ads.", least=0)] = 0
 
 Everything else follows from the field: `cli/declared.py` makes an option of it, `sections.py` reads
-it from YAML and checks its bounds, and `settings.py` writes its line of docs/operations.md. A text
-in place of `Option(...)` is the words alone, also next to a type that is already annotated.
+it from YAML and checks its bounds, and `bench/reference_tables.py` writes its line of
+docs/settings.md. A text in place of `Option(...)` is the words alone, also next to a type that is
+already annotated.
 """
 
 from dataclasses import dataclass, replace

@@ -1,6 +1,6 @@
 """A server's configuration file, section by section, with every default.
 
-`Annotated` has a setting's bounds, and its meaning, which `make fix` copies to docs/operations.md.
+`Annotated` has a setting's bounds, and its meaning, which `make fix` copies to docs/settings.md.
 """
 
 from collections.abc import Iterable
@@ -99,7 +99,7 @@ class BatchingConfig(Section):
         Places, "most requests that may wait; the server refuses one more at once"
     ] = 256
     max_wait_ms: Annotated[
-        float, Option(least=0, most=60_000), "milliseconds that a batch may wait to fill"
+        float, Option(least=0, most=60_000), "ms that a batch may wait to fill, which rarely helps"
     ] = 0.0
     target_queue_ms: Annotated[
         float,
@@ -196,7 +196,9 @@ class UpdatesConfig(Section):
 class ServingConfig(Section):
     """A server's configuration file. The command line may replace the two folders."""
 
-    snapshots: Annotated[Path, "folder that holds snapshot versions and CURRENT"]
+    snapshots: Annotated[
+        Path, "folder that holds snapshot versions and CURRENT; or one version, which it then keeps"
+    ]
     checkpoint: Annotated[Path, "folder of model.yaml and model.safetensors"]
     generation: Annotated[GenerationConfig, "beam profiles and the largest batch"] = field(
         metadata={"default": "64 beams, fitted to the checkpoint"}
@@ -210,7 +212,8 @@ class ServingConfig(Section):
     device: Annotated[str, "the device that torch computes on: cpu, or cuda:0"] = "cpu"
     precision: Annotated[
         PrecisionSetting,
-        "the model's number format; auto: fp32 on a CPU, which has no other, bf16 on a GPU",
+        "the model's number format; auto: fp32 on a CPU, which has no other, bf16 on a GPU; fp8 "
+        "needs an H100 or H200, and decoder widths that are multiples of 128",
     ] = "auto"
     fp8_keep: Annotated[
         tuple[Fp8Product, ...], "products of the decoder that stay in bf16 with precision fp8"
@@ -221,7 +224,7 @@ class ServingConfig(Section):
         "most GPU memory, in bytes, for what the first steps compute once for every prefix",
     ] = 4 << 30
     warm_up: Annotated[
-        Path | None, "requests to warm up with, as JSON lines; without it, empty requests"
+        Path | None, "requests to warm up with, as JSON lines like yours; without it, empty ones"
     ] = None
     state_dir: Annotated[
         Path | None,

@@ -3,7 +3,7 @@
 As in ghz, durations are nanoseconds, a detail's timestamp is the end of its call, and the average
 and the rate count every call; all other latencies are of calls that ended OK. Unlike ghz's,
 latencies count from when a call was due, and a call that the client withdrew is no error.
-docs/operations.md describes the report of results.
+docs/performance.md describes the report of results.
 """
 
 import math

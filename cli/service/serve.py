@@ -17,7 +17,7 @@ def serve(
     snapshots: Annotated[Path | None, "Folder of snapshot versions, instead of the YAML's."] = None,
     checkpoint: Annotated[Path | None, "Folder of the checkpoint, instead of the YAML's."] = None,
     config: Annotated[
-        Path | None, "YAML of settings that replace defaults; docs/operations.md has all."
+        Path | None, "YAML of settings that replace defaults; docs/settings.md has all."
     ] = None,
     state_dir: Annotated[
         Path | None, "Local folder for stops and pins, instead of the YAML's state_dir."

@@ -21,6 +21,7 @@ from grace.bench.result_tables import (
     build_tables,
     fleet_document,
     fresh_tables,
+    overload_tables,
     printed_tables,
 )
 from grace.catalogues.paper.generator import GeneratorKnobs
@@ -44,7 +45,8 @@ BUILD, PASSRATE, BLOCKED = map(
                 mark: performance_document(RESULTS / folder, where)
                 for mark, (folder, where) in MACHINES.items()
             }
-            | fresh_tables(read_result(result_tables.FRESH)),
+            | fresh_tables(read_result(result_tables.FRESH))
+            | overload_tables(read_result(result_tables.OVERLOAD)),
         ),
     ],
     ids=["building", "eligibility", "calibration", "fleet", "performance"],
@@ -62,10 +64,8 @@ def test_the_documents_have_the_tables_of_their_results(
 
 @pytest.mark.parametrize("table", [name for name in TABLES if name not in ("fleet", "causal")])
 def test_a_run_of_some_parts_is_printed(table: str) -> None:
-    file = RESULTS / "h200" / f"{table}.json"
-    if table == "eligibility":
-        file = RESULTS / "cpu-2core" / "passrate.json"
-    rows: list[Row] = read_result(file)["rows"]
+    file = "cpu-2core/passrate.json" if table == "eligibility" else f"h200/{table}.json"
+    rows: list[Row] = read_result(RESULTS / file)["rows"]
     parts = [[row] for row in rows]
     if table == "eligibility":
         modes = {row["mode"] for row in rows if "mode" in row}

@@ -127,7 +127,7 @@ def test_products_that_cannot_be_kept_are_refused(
 
 
 def test_the_document_has_the_settings_as_they_are_declared(repository: Path) -> None:
-    text = (repository / "docs" / "operations.md").read_text()
+    text = (repository / "docs" / "settings.md").read_text()
     assert replaced(text, "settings", settings_tables()) == text, "run `make fix`"
 
 

@@ -41,7 +41,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float:
 
 
 def test_the_document_has_every_metric_and_no_other(repository: Path) -> None:
-    document = (repository / "docs" / "operations.md").read_text(encoding="utf-8")
+    document = (repository / "docs" / "metrics.md").read_text(encoding="utf-8")
     assert replaced(document, "metrics", metrics_table()) == document, "run make fix"
 
 
