@@ -1,8 +1,8 @@
 """Import Semantic IDs that other projects publish, as a table of `item_id` and `sid`.
 
 The source is an `.index.json` of LETTER, LC-Rec or MiniOneRec: {"0": ["<a_12>", "<b_3>"], ...}. A
-token may also be a plain integer. A faulty item ends the import. A build joins the table that
-tables.yaml names as `sids` to the ads.
+token may also be `<s_a_12>`, or an integer. A faulty item ends the import. A build joins the table
+that tables.yaml names as `sids` to the ads.
 """
 
 import re
@@ -25,7 +25,7 @@ from grace.index.tables.rows import Rows, other_rows
 from grace.index.tables.sid_table import write_sid_table
 from grace.index.tables.table_file import TableFile
 
-_TOKEN_TEXT = re.compile(r"<([A-Za-z])_([0-9]{1,6})>")
+_TOKEN_TEXT = re.compile(r"<(?:s_)?([A-Za-z])_([0-9]{1,6})>")
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,4 +56,6 @@ def require_sids(spec: ModelSpec, file: str, sid_space: str, vocab_sizes: tuple[
     for name, (ours, theirs) in pairs.items():
         if ours != theirs:
             fault = f"the model's {name} is {ours}, but the catalogue has {theirs}"
-            raise CheckpointError(file, f"{fault}; load a checkpoint and ads of one SID space")
+            raise CheckpointError(
+                file, f"{fault}; load a checkpoint and ads of one SID space and vocabulary"
+            )

@@ -124,12 +124,16 @@ def _shards(folder: Path) -> list[Path]:
     if not (folder / _INDEX).exists():
         for pickle in sorted([*folder.glob("*.bin"), *folder.glob("*.pt")]):
             raise CheckpointError(str(pickle), PICKLE_REMEDY)
-        raise CheckpointError(str(folder / WEIGHTS), "missing; copy the whole folder")
+        raise CheckpointError(
+            str(folder / WEIGHTS), "missing; copy the whole folder, and merge adapters before"
+        )
     owners = read_json(folder / _INDEX).get("weight_map")
     names: set[str] = set()
     for name in owners.values() if isinstance(owners, dict) else (owners,):
         if not isinstance(name, str) or Path(name).name != name or not name.isprintable():
             fault = f"weight_map: expected names of files in this folder, got {name!r:.60}"
             raise CheckpointError(str(folder / _INDEX), fault)
+        if not (folder / name).exists():
+            raise CheckpointError(str(folder / name), f"missing, but in {_INDEX}; copy it, too")
         names.add(name)
     return [folder / name for name in sorted(names)]

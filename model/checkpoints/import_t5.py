@@ -84,10 +84,7 @@ class T5Config(Section):
         buckets = self.relative_attention_num_buckets
         furthest = self.relative_attention_max_distance
         if furthest <= buckets // 2:
-            yield (
-                f"relative_attention_max_distance: must be above half of the {buckets} buckets, "
-                f"got {furthest}"
-            )
+            yield f"relative_attention_max_distance: must be above {buckets // 2}, got {furthest}"
         start = self.decoder_start_token_id
         if start is None or not 0 <= start < self.vocab_size:
             yield (
@@ -137,7 +134,7 @@ def import_t5(folder: Path, layout: T5Layout) -> Imported[Model]:
     source = open_folder(folder)
     config = read_config(source)
     found = find_sid_tokens(folder, layout, config.vocab_size)
-    rows = _rows(folder, config, found)
+    rows = _rows(folder, config, layout, found)
     values = _spec(config, layout, found, rows)
     spec = load_section(EncoderDecoderSpec, values, f"{folder} with this layout")
     attention, cross, feed_forward = _sublayers(config)
@@ -157,16 +154,21 @@ def import_t5(folder: Path, layout: T5Layout) -> Imported[Model]:
     return Imported(model.eval(), found.without_token)
 
 
-def _rows(folder: Path, config: T5Config, found: SidVocabulary) -> Rows:
+def _rows(folder: Path, config: T5Config, layout: T5Layout, found: SidVocabulary) -> Rows:
     """Return each token's row. SIDs come first if a position's tokens do not follow each other."""
+    sids = zip(found.sid_tokens, found.vocab_sizes, strict=True)
+    of_sids = [token for tokens, codes in sids for token in tokens.of(codes)]
+    ends = [*layout.prefix_tokens, layout.eos_token or 0]
+    for name, tokens in (("a SID", of_sids), ("--prefix-tokens or --eos-token", ends)):
+        for token in tokens:
+            if not 0 <= token < config.vocab_size:
+                fault = f"{name} has token {token}, but the folder has 0 to {config.vocab_size - 1}"
+                raise ConfigError(f"{folder}: {fault}; correct the options")
     order = [*range(config.vocab_size)]
     if any(tokens.ids for tokens in found.sid_tokens):
-        sids = zip(found.sid_tokens, found.vocab_sizes, strict=True)
-        of_sids = [token for tokens, codes in sids for token in tokens.of(codes)]
         order = [*of_sids, *sorted({*order} - {*of_sids})]
     if (excess := len(order) - config.vocab_size) > 0:
-        fault = f"{excess} tokens of SIDs have two codes, or exceed vocab_size {config.vocab_size}"
-        raise ConfigError(f"{folder}: {fault}; correct --sid-tokens")
+        raise ConfigError(f"{folder}: {excess} tokens have two codes; correct --sid-tokens")
     return {token: row for row, token in enumerate(order)}
 
 

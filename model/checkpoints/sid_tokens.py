@@ -1,7 +1,6 @@
 """The tokens of SIDs in a Hugging Face vocabulary: found by their text, or given as offsets.
 
-A code is the number in its token's text, so SIDs are those of `grace import-sids`. Only where a
-position has codes 1 to n, they become 0 to n - 1.
+A code is the number in its token's text, so SIDs are those of `grace import-sids`.
 """
 
 import re
@@ -78,15 +77,14 @@ def _tokens_of(
     found = {int(match[1]): by_text[match[0]] for match in map(text.fullmatch, by_text) if match}
     if not found:
         raise InputError(f"{path}: no token like {pattern!r}; correct --sid-tokens")
-    codes, last = size or len(found), max(found)
-    largest = pattern.replace("{}", str(last))
-    begin = int(0 not in found and last == codes)
-    ids = [found.get(code) for code in range(begin, begin + codes)]
+    last = max(found)
+    largest, codes = pattern.replace("{}", str(last)), size or last + 1
+    ids = [found.get(code) for code in range(codes)]
     if size is None and None in ids:
-        lost = pattern.replace("{}", str(begin + ids.index(None)))
+        lost = pattern.replace("{}", str(ids.index(None)))
         fault = f"no token {lost!r}, but {largest!r}"
         raise InputError(f"{path}: {fault}; give --vocab-sizes if no SID has such codes")
-    if last >= begin + codes:
+    if last >= codes:
         fault = f"token {largest!r}, but the position has {codes} codes"
         raise InputError(f"{path}: {fault}; correct --vocab-sizes")
     return ids

@@ -36,7 +36,7 @@ from support.model_folders import (
     written,
 )
 
-ADDED = [*texts(range(7), "<a_{}>"), *texts(range(1, 6), "<b_{}>")]
+ADDED = [*texts(range(7), "<a_{}>"), *texts(range(5), "<b_{}>")]
 LAYOUT = CausalLayout("plain-1", ("<a_{}>", "<b_{}>"))
 
 
