@@ -25,6 +25,7 @@ class Option:
     commas: str | None = None  # an example of its numbers, which are one text with commas
     name: str | None = None  # the option's name, if it differs from the field's
     above: float | None = None  # an exclusive bound, which only sections check
+    is_new: bool = False  # a folder to write, which commands refuse before they import torch
 
 
 class Argument(Option):
@@ -119,7 +120,7 @@ class LogOptions(Stated):
 class TrainingRun(LogOptions):
     """A training. `steps` overrides the recipe's length."""
 
-    out: Annotated[Path, "Folder of the checkpoint, new or empty."]
+    out: Annotated[Path, Option("Folder of the checkpoint, new or empty.", is_new=True)]
     config: Annotated[Path | None, "YAML that changes the recipe: model, training, generation."] = (
         None
     )
