@@ -188,6 +188,9 @@ class CodebookSpec:
         return self.codes * self.levels if len(self.codes) == 1 else self.codes
 
 
+Normalizer: TypeAlias = Literal["all", "level"]
+
+
 @dataclass(frozen=True, slots=True)
 class SidLayout:
     """Facts that a Hugging Face folder lacks: which tokens of its vocabulary are SIDs."""
@@ -209,6 +212,9 @@ class SidLayout:
             least=1,
         ),
     ] = None
+    normalizer: Annotated[
+        Normalizer, "Tokens over which a step's softmax runs: all, or those of its level."
+    ] = "all"
 
     def __post_init__(self) -> None:
         if self.sid_tokens and self.offsets:
@@ -236,9 +242,6 @@ class T5Layout(SidLayout):
     max_history: Annotated[int, Option("Most events of it that the model reads.", least=1)] = 20
 
 
-Normalizer: TypeAlias = Literal["all", "level"]
-
-
 @dataclass(frozen=True, slots=True)
 class CausalLayout(SidLayout):
     """Facts that a causal model's folder lacks: the tokens of SIDs, and what a prompt is."""
@@ -250,9 +253,6 @@ class CausalLayout(SidLayout):
         None
     )
     max_history: Annotated[int, Option("Most events of it that the model reads.", least=1)] = 100
-    normalizer: Annotated[
-        Normalizer, "Tokens over which a step's softmax runs: all, or those of its level."
-    ] = "all"
 
     def __post_init__(self) -> None:
         if not self.sid_tokens and not self.offsets:

@@ -20,7 +20,7 @@ def import_t5(
     Example: `grace import-t5 tiger --out model --sid-space amazon-1 --vocab-sizes 256,256,256,256`
     """
     from grace.model.checkpoints.checkpoint import save_checkpoint
-    from grace.model.checkpoints.import_t5 import import_t5 as import_folder
+    from grace.model.checkpoints.t5_folder import import_t5 as import_folder
     from grace.model.checkpoints.weights_file import DTYPES
 
     imported = import_folder(folder, layout)

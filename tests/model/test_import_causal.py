@@ -160,11 +160,7 @@ FAULTS: list[tuple[str, Change | dict[str, Any], str]] = [
     ("--sid-tokens", {"sid_tokens": ()}, "give either patterns or --offsets"),
     ("--sid-tokens <a>", {"sid_tokens": ("<a>",)}, "must have {} once, for the code"),
     ("--vocab-sizes", {"vocab_sizes": (7,)}, "1 sizes for 2 positions; give one for each"),
-    (
-        "--vocab-sizes",
-        {"sid_tokens": (), "offsets": (23, 30)},
-        "missing; give each position's codes",
-    ),
+    ("--vocab-sizes", {"sid_tokens": (), "offsets": (23, 30)}, "missing; give each position's c"),
     ("prompt.yaml", {"prompt": "{prefix: [35]}"}, "prompt: token 35, but the model has 0 to 34"),
     ("prompt.yaml", {"prompt": "{suffix: 3}"}, "suffix: expected a list, got 3 (an integer)"),
 ]
