@@ -16,6 +16,7 @@ import typer
 
 from grace.configs.errors import InputError
 from grace.configs.options import Argument, Option, declaration
+from grace.configs.regular_files import require_new
 
 VALUES = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
 
@@ -90,7 +91,7 @@ def _option(parameter: Parameter, hint: Any) -> Declared:
         readable=False,  # the command reports a path that cannot be read, without a usage box
     )
     shown = parameter.replace(annotation=Annotated[type_, option], kind=Parameter.KEYWORD_ONLY)
-    return Declared(shown, value)
+    return Declared(shown, require_new if fact.is_new else value)
 
 
 def _in_typers_types(

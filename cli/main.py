@@ -31,6 +31,7 @@ COMMANDS = {
     "publish": "catalogue",
     "init-model": "model",
     "import-t5": "model",
+    "export-t5": "model",
     "import-causal": "model",
     "sids": "catalogue",
     "import-sids": "catalogue",

@@ -16,6 +16,7 @@ DAY = 86_400
 
 AsJson: TypeAlias = Annotated[bool, Option("Print JSON, for scripts.", name="--json")]
 Force: TypeAlias = Annotated[bool, "Replace existing files."]
+NewCheckpoint: TypeAlias = Annotated[Path, Option("Folder of the new checkpoint.", is_new=True)]
 Data: TypeAlias = Annotated[
     Path | None, Option("Data folder with the id maps of the ids that you give.", "FOLDER")
 ]

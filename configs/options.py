@@ -26,6 +26,7 @@ class Option:
     commas: str | None = None  # an example of its numbers, which are one text with commas
     name: str | None = None  # the option's name, if it differs from the field's
     above: float | None = None  # an exclusive bound, which only sections check
+    is_new: bool = False  # a folder to write, which commands refuse before they import torch
 
 
 class Argument(Option):
@@ -120,7 +121,7 @@ class LogOptions(Stated):
 class TrainingRun(LogOptions):
     """A training. `steps` overrides the recipe's length."""
 
-    out: Annotated[Path, "Folder of the checkpoint, new or empty."]
+    out: Annotated[Path, Option("Folder of the checkpoint, new or empty.", is_new=True)]
     config: Annotated[Path | None, "YAML that changes the recipe: model, training, generation."] = (
         None
     )
@@ -188,6 +189,9 @@ class CodebookSpec:
         return self.codes * self.levels if len(self.codes) == 1 else self.codes
 
 
+Normalizer: TypeAlias = Literal["all", "level"]
+
+
 @dataclass(frozen=True, slots=True)
 class SidLayout:
     """Facts that a Hugging Face folder lacks: which tokens of its vocabulary are SIDs."""
@@ -209,6 +213,9 @@ class SidLayout:
             least=1,
         ),
     ] = None
+    normalizer: Annotated[
+        Normalizer, "Tokens over which a step's softmax runs: all, or those of its level."
+    ] = "all"
 
     def __post_init__(self) -> None:
         if self.sid_tokens and self.offsets:
@@ -236,9 +243,6 @@ class T5Layout(SidLayout):
     max_history: Annotated[int, Option("Most events of it that the model reads.", least=1)] = 20
 
 
-Normalizer: TypeAlias = Literal["all", "level"]
-
-
 @dataclass(frozen=True, slots=True)
 class CausalLayout(SidLayout):
     """Facts that a causal model's folder lacks: the tokens of SIDs, and what a prompt is."""
@@ -250,9 +254,6 @@ class CausalLayout(SidLayout):
         None
     )
     max_history: Annotated[int, Option("Most events of it that the model reads.", least=1)] = 100
-    normalizer: Annotated[
-        Normalizer, "Tokens over which a step's softmax runs: all, or those of its level."
-    ] = "all"
 
     def __post_init__(self) -> None:
         if not self.sid_tokens and not self.offsets:

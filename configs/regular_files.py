@@ -7,10 +7,13 @@ another process has leased. Errors are OSErrors, whose `strerror` is a fault for
 import errno
 import fcntl
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from grace.configs.errors import InputError
 
 
 def open_regular(path: str | Path, folder: int | None = None, flags: int = 0) -> int:
@@ -59,6 +62,32 @@ def sync(path: Path) -> None:
     """Sync a file, or a folder, so that the names in it survive a power cut."""
     with closing(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as opened:
         os.fsync(opened)
+
+
+def require_new(folder: Path) -> Path:
+    """Return a folder to write. Refuse one that is there already, unless it is empty."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder}: is already there; choose a new folder, or remove this one")
+    return folder
+
+
+@contextmanager
+def whole_folder(out: Path) -> Iterator[Path]:
+    """Yield a folder to write to, which becomes `out` at the end: whole or not at all."""
+    out = out.absolute()
+    partial = out.with_name(f".writing-{out.name}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)  # from a writer that was killed
+        partial.mkdir()
+        yield partial
+        sync(partial)
+        partial.rename(out)
+        sync(out.parent)
+    except OSError as error:
+        raise InputError(f"{out}: cannot be written: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def read_regular(path: Path, most: int) -> bytes:

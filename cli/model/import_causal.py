@@ -1,14 +1,14 @@
 from pathlib import Path
 from typing import Annotated
 
-from grace.cli.options import AsJson
+from grace.cli.options import AsJson, NewCheckpoint
 from grace.cli.reports import print_imported
 from grace.configs.options import Argument, CausalLayout
 
 
 def import_causal(
     folder: Annotated[Path, Argument("Folder with config.json and *.safetensors.", "HF_DIR")],
-    out: Annotated[Path, "Folder of the new checkpoint."],
+    out: NewCheckpoint,
     layout: CausalLayout,
     as_json: AsJson = False,
 ) -> None:
@@ -18,9 +18,6 @@ def import_causal(
 
     Example: `grace import-causal qwen --out model --sid-space shop-1 --sid-tokens A{}`
     """
-    from grace.model.checkpoints.folder import require_new
-
-    require_new(out)  # before torch is imported, which takes seconds
     from grace.model.checkpoints.checkpoint import save_checkpoint
     from grace.model.checkpoints.import_causal import import_causal as import_folder
 

@@ -1,14 +1,14 @@
 from pathlib import Path
 from typing import Annotated
 
-from grace.cli.options import AsJson, Dtype
+from grace.cli.options import AsJson, Dtype, NewCheckpoint
 from grace.cli.reports import print_imported
 from grace.configs.options import Argument, T5Layout
 
 
 def import_t5(
     folder: Annotated[Path, Argument("Folder with config.json and *.safetensors.", "HF_DIR")],
-    out: Annotated[Path, "Folder of the new checkpoint."],
+    out: NewCheckpoint,
     layout: T5Layout,
     dtype: Dtype = "float32",
     as_json: AsJson = False,
@@ -19,11 +19,8 @@ def import_t5(
 
     Example: `grace import-t5 tiger --out model --sid-space amazon-1 --vocab-sizes 256,256,256,256`
     """
-    from grace.model.checkpoints.folder import require_new
-
-    require_new(out)  # before torch is imported, which takes seconds
     from grace.model.checkpoints.checkpoint import save_checkpoint
-    from grace.model.checkpoints.import_t5 import import_t5 as import_folder
+    from grace.model.checkpoints.t5_folder import import_t5 as import_folder
     from grace.model.checkpoints.weights_file import DTYPES
 
     imported = import_folder(folder, layout)

@@ -24,9 +24,6 @@ def train(run: TrainingRun, as_json: AsJson = False) -> None:
 
     Example: `grace train --data catalogue --out checkpoint`
     """
-    from grace.model.checkpoints.folder import require_new
-
-    require_new(run.out)  # before torch is imported, which takes seconds
     yield_cores_while_waiting()
     from grace.bench.result_file import write_result
     from grace.model.train.run import train_model

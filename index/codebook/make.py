@@ -12,6 +12,7 @@ import pyarrow as pa
 from grace.configs.arrays import Float64
 from grace.configs.errors import InputError
 from grace.configs.options import CodebookSpec
+from grace.configs.regular_files import whole_folder
 from grace.index.codebook.codebook import Codebook, Tokens, Vectors
 from grace.index.codebook.folder import (
     FILES,
@@ -178,19 +179,9 @@ def _require_room(out: Path, force: bool) -> None:
 def _write(
     out: Path, codebook: Codebook, facts: CodebookFacts, ids: Ids, tokens: Tokens, report: SidReport
 ) -> None:
-    """Write the folder under another name first, so that it appears whole or not at all."""
-    partial = out.with_name(f".writing-{out.name}")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
-        partial.mkdir()
+    with whole_folder(out) as partial:
         facts = write_codebook(partial, codebook, facts)
         write_sid_table(partial / SIDS_FILE, ids, tokens, facts.sid_space, facts.vocab_sizes)
         (partial / REPORT).write_text(json.dumps(report.to_json(), indent=1) + "\n")
         if out.exists():
             shutil.rmtree(out)
-        partial.rename(out)
-    except OSError as error:
-        raise InputError(f"--out {out}: cannot be written: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)

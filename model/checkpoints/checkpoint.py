@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,8 @@ import torch
 import xxhash
 import yaml
 
-from grace.configs.errors import CheckpointError, InputError
-from grace.configs.regular_files import open_regular, sync
+from grace.configs.errors import CheckpointError
+from grace.configs.regular_files import open_regular, require_new, whole_folder
 from grace.index.snapshot import Snapshot
 from grace.kernels import require_device
 from grace.model.checkpoints.folder import (
@@ -20,7 +19,6 @@ from grace.model.checkpoints.folder import (
     WEIGHTS,
     load_spec,
     require_files,
-    require_new,
     require_sids,
 )
 from grace.model.checkpoints.weights_file import open_weights, write_weights
@@ -35,22 +33,10 @@ _ID_DIGITS = 16
 
 def save_checkpoint(model: AnyModel, folder: Path) -> str:
     """Write the model to a new or empty folder, whole or not at all. Return its id."""
-    folder = folder.absolute()
     require_new(folder)
-    partial = folder.with_name(f".writing-{folder.name}")
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)  # from a writer that was killed
-        partial.mkdir()
+    with whole_folder(folder) as partial:
         write_yaml(partial / MODEL_YAML, model.spec.to_json())
         write_weights(partial / WEIGHTS, model.state_dict())
-        sync(partial)
-        partial.rename(folder)
-        sync(folder.parent)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written: {error.strerror}") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return checkpoint_id(folder)
 
 

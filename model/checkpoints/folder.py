@@ -26,12 +26,6 @@ def load_spec(path: Path) -> ModelSpec:
     return load_section(kind, values, str(path))
 
 
-def require_new(folder: Path) -> None:
-    """Refuse a folder that is there already, unless it is empty."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder}: is already there; choose a new folder, or remove this one")
-
-
 def require_files(folder: Path) -> None:
     if not folder.is_dir():
         raise InputError(f"{folder}: no checkpoint here: expected a folder with {MODEL_YAML}")

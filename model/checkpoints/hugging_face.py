@@ -28,42 +28,36 @@ _INTEGER_DIGITS = 40
 Keys = TypeVar("Keys")
 
 
+@dataclass(slots=True)
 class HfTensors:
     """The folder's tensors by name. It checks their shapes, and knows which ones are unused."""
 
-    def __init__(
-        self,
-        folder: Path,
-        owners: Mapping[str, Weights],
-        is_ignored: Callable[[str], bool],
-        dtype: torch.dtype | None,
-    ) -> None:
-        self._folder = folder
-        self._owners = owners
-        self._dtype = dtype
-        self._unused = {name for name in owners if not is_ignored(name)}
+    folder: Path
+    owners: Mapping[str, Weights]
+    unused: set[str]
+    dtype: torch.dtype | None
 
     def __contains__(self, name: str) -> bool:
-        return name in self._owners
+        return name in self.owners
 
     def take(self, name: str, *shape: int) -> Tensor:
         """Return a tensor on the CPU."""
-        file = self._owners.get(name)
+        file = self.owners.get(name)
         if file is None:
-            fault = f"missing tensor {name!r} {list(shape)}; copy all files, or correct {CONFIG}"
-            raise CheckpointError(str(self._folder), fault)
+            fault = f"missing tensor {name!r} {list(shape)} by {CONFIG}; copy the whole folder"
+            raise CheckpointError(str(self.folder), fault)
         file.require_shape(name, shape, CONFIG)
-        self._unused.discard(name)
-        return file.read(name, self._dtype)
+        self.unused.discard(name)
+        return file.read(name, self.dtype)
 
     def take_tied(self, name: str, source: str, *shape: int) -> Tensor:
         """Return `name` if the folder has it, else the tensor that it is tied to."""
         return self.take(name if name in self else source, *shape)
 
     def require_all_used(self) -> None:
-        for name in sorted(self._unused):
-            fault = f"unexpected tensor {name!r}: {CONFIG} describes no such part; save without it"
-            raise self._owners[name].fault(fault)
+        for name in sorted(self.unused):
+            fault = f"unexpected tensor {name!r}: {CONFIG} has no such part; save without it"
+            raise self.owners[name].fault(fault)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +86,8 @@ class HfFolder:
         with ExitStack() as files:
             opened = [files.enter_context(open_weights(path)) for path in _shards(self.path)]
             owners = {name: file for file in opened for name in file.shapes}
-            yield HfTensors(self.path, owners, is_ignored, dtype)
+            unused = {name for name in owners if not is_ignored(name)}
+            yield HfTensors(self.path, owners, unused, dtype)
 
 
 def open_folder(path: Path) -> HfFolder:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from grace.configs.errors import ConfigError, InputError
+from grace.configs.errors import ConfigError
 from grace.configs.options import CausalLayout, Option
 from grace.configs.sections import Section, load_section
 from grace.configs.strict_json import shown
@@ -87,9 +87,6 @@ def import_causal(folder: Path, layout: CausalLayout) -> Imported[CausalModel]:
     config, causal = read_config(source)
     prompt = _prompt(source, layout)
     vocabulary = find_sid_tokens(folder, layout, config.vocab_size)
-    if any(vocabulary.without_token) and layout.normalizer == "level":
-        fault = f"{max(vocabulary.without_token)} codes of a position have no token"
-        raise InputError(f"{folder}: {fault}; use --normalizer all")
     history = {"kind": "sequence", "max_length": layout.max_history}
     values = {
         "sid_space": layout.sid_space,

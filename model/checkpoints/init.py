@@ -17,10 +17,10 @@ import xxhash
 from torch import Tensor
 
 from grace.configs.generation import GenerationConfig
+from grace.configs.regular_files import require_new
 from grace.configs.sections import load_section
 from grace.configs.yaml_loader import read_yaml
 from grace.model.checkpoints.checkpoint import empty_model, save_checkpoint
-from grace.model.checkpoints.folder import require_new
 from grace.model.definition.causal_spec import CausalModelSpec
 from grace.model.definition.model import AnyModel, CausalModel, Model
 from grace.model.definition.spec import ModelSpec

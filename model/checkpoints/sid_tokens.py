@@ -59,6 +59,9 @@ def find_sid_tokens(folder: Path, layout: SidLayout, num_tokens: int) -> SidVoca
         for pattern, size in zip(layout.sid_tokens, sizes, strict=True)
     ]
     missing = tuple(ids.count(None) for ids in found)
+    if any(missing) and layout.normalizer == "level":
+        fault = f"{max(missing)} codes of a position have no token"
+        raise InputError(f"{folder}: {fault}; use --normalizer all")
     taken = {token for ids in found for token in ids if token is not None}
     unused = (token for token in range(num_tokens) if token not in taken)
     if sum(missing) > num_tokens - len(taken):

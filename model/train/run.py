@@ -13,11 +13,11 @@ import torch
 from grace.configs.errors import InputError
 from grace.configs.generation import BeamProfile
 from grace.configs.options import TrainingRun
+from grace.configs.regular_files import require_new
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import read_data_folder
 from grace.kernels import DecodeIndex, device_named
 from grace.model.checkpoints import checkpoint as checkpoints
-from grace.model.checkpoints.folder import require_new
 from grace.model.checkpoints.init import random_model
 from grace.model.train.evaluate import CUTOFFS, Search, ranked, rounded
 from grace.model.train.interactions import HistoryBatches, history_input

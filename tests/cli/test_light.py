@@ -54,6 +54,7 @@ NEED = {
     "synth": "synth --preset demo --out demo",
     "init-model": f"init-model --config {Path(__file__)} --out model",
     "import-t5": "import-t5 none --sid-space shop-1 --vocab-sizes 8,8 --out model",
+    "export-t5": "export-t5 none --out model",
     "import-causal": "import-causal none --sid-space shop-1 --sid-tokens A{} --out model",
     "sids": "sids --embeddings vectors.jsonl --codes 2 --out codebook",
     "train": "train --data tiny --out model",

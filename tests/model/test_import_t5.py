@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,21 @@ from torch import Tensor
 
 from grace.configs.errors import GraceError
 from grace.configs.options import T5Layout
-from grace.model.checkpoints.checkpoint import checkpoint_id, load_encoder_decoder
-from grace.model.checkpoints.import_t5 import import_t5
+from grace.configs.sections import load_section
+from grace.model.checkpoints.checkpoint import checkpoint_id, save_checkpoint
+from grace.model.checkpoints.folder import load_spec
+from grace.model.checkpoints.init import random_model
+from grace.model.checkpoints.t5_folder import export_t5, import_t5
+from grace.model.definition.model import Model
+from grace.model.definition.t5_spec import EncoderDecoderSpec
+from support.encoder_cases import INTERFORMER
 from support.in_process import complaint, printed, reported
 from support.model_folders import CONFIG, WEIGHTS, Change, assert_equal_models, weights, written
-from support.t5_folders import T5Shape, write_t5
+from support.t5_folders import SHAPES, T5Shape, write_t5
 
 SHAPE = T5Shape((7,) * 3, layers=1)
 LAYOUT = T5Layout("plain-1", offsets=SHAPE.offsets, vocab_sizes=SHAPE.vocab_sizes, max_history=3)
+DEMO = Path(__file__).parents[2] / "model" / "demo"
 GENERATION, INDEX = "generation_config.json", "model.safetensors.index.json"
 
 
@@ -106,8 +114,8 @@ TEXTS: dict[str, Any] = {"sid_tokens": ("<a_{}>",), "offsets": None, "vocab_size
 FAULTS: list[tuple[str, Change | dict[str, Any], str]] = [
     (CONFIG, config(model_type="umt5"), "model_type: 'umt5'; only 't5'"),
     (CONFIG, config(model_type="gpt2", vocab_size=None), "model_type: 'gpt2'; only 't5'"),
-    (CONFIG, config(is_encoder_decoder=False), "is_encoder_decoder: must be true"),
-    (CONFIG, config(feed_forward_proj="gated-silu"), "feed_forward_proj: 'gated-silu' is not su"),
+    (CONFIG, config(is_encoder_decoder=False), "is_encoder_decoder: expected one of True, got"),
+    (CONFIG, config(feed_forward_proj="gated-silu"), "proj: expected one of relu, gated-gelu, got"),
     (CONFIG, config(dense_act_fn="silu"), "dense_act_fn: 'silu' is not supported with"),
     (CONFIG, config(is_gated_act=True), "is_gated_act: True is not supported with"),
     (CONFIG, config(decoder_start_token_id=None), "decoder_start_token_id: expected 0 to 24, got"),
@@ -131,15 +139,9 @@ FAULTS: list[tuple[str, Change | dict[str, Any], str]] = [
     ("gone.safetensors", replaced(INDEX, '{"weight_map": {"a": "gone.safetensors"}}'), "missing"),
     ("", {"offsets": (1, 8, 19)}, "a SID has token 25, but the folder has 0 to 24; correct"),
     ("", {"offsets": (-1, 8, 15)}, "a SID has token -1"),
-    ("", {"eos_token": -3}, "--eos-token has token -3"),
     ("", {"eos_token": 25, **TEXTS}, "--eos-token has token 25"),
     ("", {"prefix_tokens": (-1,), **TEXTS}, "--eos-token has token -1"),
     ("", {**TEXTS, "sid_tokens": ("<a_{}>", "<a_{}>")}, "7 tokens have two codes"),
-    (
-        "",
-        {**TEXTS, "sid_tokens": ("<b_{}>", "<a_{}>")},
-        "a SID has token 25, but the folder has 0 to 24; correct",
-    ),
     ("", {**TEXTS, "sid_tokens": ("<{c}_{}>",)}, "no token '<{c}_0>', but '<{c}_2>'"),
     ("vocab sizes", {"vocab_sizes": (7, 7, 0)}, "(7, 7, 0): each must be 1 to 65536"),
     ("--vocab-sizes", {"offsets": (1, 8)}, "3 sizes for 2 positions"),
@@ -162,18 +164,75 @@ def test_what_is_wrong_in_a_folder_or_its_layout_is_named(
     assert "\n" not in str(caught.value)
 
 
-def test_the_command_writes_the_checkpoint_that_it_prints(folder: Path, tmp_path: Path) -> None:
-    options = ("--sid-space", "plain-1", "--vocab-sizes", "7,7,7", "--max-history", "3")
-    special = ("--prefix-tokens", "23,22", "--eos-token", "24")
-    out = ("--out", tmp_path / "model")
-    report = reported("import-t5", folder, *out, *options, *special)
-    assert report["checkpoint"] == checkpoint_id(tmp_path / "model")
-    layout = replace(LAYOUT, prefix_tokens=(23, 22), eos_token=24)
-    model = load_encoder_decoder(tmp_path / "model")
-    assert_equal_models(model, import_t5(folder, layout).model)
-    assert "is already there" in complaint("import-t5", folder, *out, *options)
-    out = ("--out", tmp_path / "m")
-    assert "no Hugging Face folder" in complaint("import-t5", tmp_path / "none", *out, *options)
-    given = ("--sid-space", "x", "--sid-tokens", "<a_{}>", "--vocab-sizes", "9")
-    said = printed("import-t5", folder, *out, *given, "--dtype", "bfloat16")
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_the_commands_turn_a_folder_into_a_checkpoint_and_back(
+    shape: T5Shape, tmp_path: Path
+) -> None:
+    """Some numbers change: of distances that no SID has, of a scaled head, in another order."""
+    theirs, model, back = write_t5(shape, tmp_path, seed=1), tmp_path / "m", tmp_path / "back"
+    save_checkpoint(import_t5(tmp_path, shape.layout).model, model)
+    again = reported("export-t5", model, "--out", tmp_path / "again")
+    report = reported("import-t5", again["out"], "--out", back, *again["import_options"])
+    assert report["checkpoint"] == checkpoint_id(back) == checkpoint_id(model)
+    bias = "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    changed = {bias, *["lm_head.weight"] * shape.scaled, *["shared.weight"] * bool(shape.texts)}
+    written = load_file(tmp_path / "again" / WEIGHTS)
+    assert {name for name in theirs if not written[name].equal(theirs[name])} <= changed
+    assert ((written[bias] == theirs[bias]) | (written[bias] == 0)).all()
+    assert "decoder.embed_tokens.weight" not in written or shape.gaps
+
+
+def trained(encoder: Mapping[str, Any], decoder: Mapping[str, Any]) -> Model:
+    """Return a model like one of `grace train`, with positions of several sizes."""
+    values = {**load_spec(DEMO / "model.yaml").to_json(), "vocab_sizes": [64, 5, 7, 64]}
+    values["encoder"]["t5"] |= encoder
+    values["decoder"] |= decoder
+    return random_model(load_section(EncoderDecoderSpec, values), seed=1)
+
+
+def test_a_trained_model_comes_back_with_scaled_queries(tmp_path: Path) -> None:
+    encoder, decoder = {"d_head": 7, "token_offsets": [0, 64, 128, 192]}, {"d_head": 7}
+    model = trained(encoder, decoder)
+    save_checkpoint(model, tmp_path / "model")
+    back = import_t5(tmp_path / "hf", export_t5(tmp_path / "model", tmp_path / "hf")).model
+    state, unscaled = model.state_dict(), {"scale_scores": False}
+    for name in state:
+        if name.endswith(("qkv", "cross_q")):
+            state[name][:28] *= 7**-0.5
+    for t, size in enumerate(model.spec.vocab_sizes):
+        state["decoder.embed"][t : t + 1, size:] = state["decoder.head"][t, size:] = 0
+    model.spec = trained(encoder | unscaled, decoder | unscaled).spec
+    assert_equal_models(back, model)
+
+
+REFUSED: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+    "model.yaml: decoder.d_model: 32, but 64 in a T5 with this encoder": ({}, {"d_model": 32}),
+    "extra_head_rows: (9, 9, 9, 9), but (193, 252, 2": ({}, {"extra_head_rows": [9] * 4}),
+    "'decoder.head': differs between codes": ({}, {"extra_head_rows": [193, 252, 250, 193]}),
+    "tensor 'decoder.embed': differs between codes": ({"token_offsets": [1] * 4}, {}),
+    "tensor 'decoder.bias': differs between codes or distances": ({"relative_buckets": 4}, {}),
+    "max_distance: must be above 16, half of": ({"relative_max_distance": 16}, {}),
+}
+
+
+@pytest.mark.parametrize("fault", REFUSED)
+def test_what_t5_cannot_express_is_named(fault: str, tmp_path: Path) -> None:
+    save_checkpoint(trained(*REFUSED[fault]), tmp_path / "model")
+    with pytest.raises(GraceError) as caught:
+        export_t5(tmp_path / "model", tmp_path / "hf")
+    assert fault in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_the_command_names_codes_without_a_token_and_what_it_cannot_use(
+    folder: Path, tmp_path: Path
+) -> None:
+    out, given = ("--out", tmp_path / "model"), ("--sid-space", "x", "--sid-tokens", "<a_{}>")
+    said = printed("import-t5", folder, *out, *given, "--vocab-sizes", "9", "--dtype", "bfloat16")
     assert "weights as bfloat16\nSID space x, codes per position (9,)\nposition 0: 2 codes" in said
+    assert "is already there" in complaint("import-t5", folder, *out, *given)
+    out = ("--out", tmp_path / "m")
+    assert "no Hugging Face folder" in complaint("import-t5", tmp_path / "none", *out, *given)
+    save_checkpoint(random_model(INTERFORMER, seed=1), tmp_path / "interformer")
+    said = complaint("export-t5", tmp_path / "interformer", *out, code=1)
+    assert "model.yaml: encoder: interformer, but T5 reads SIDs of one history only; train" in said

@@ -14,6 +14,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from grace.configs.options import T5Layout
+
 Sid = tuple[int, ...]
 PAD = 0
 
@@ -60,11 +62,49 @@ class T5Shape:
         pairs = zip(self.texts, self.vocab_sizes, strict=False)
         return sorted(x.format(code) for x, n in pairs for code in {*range(n)} - {*self.gaps})
 
-    def tokens(self, sid: Sid) -> list[int]:
+    def tokens(self, sid: Sid) -> Sid:
         if not self.texts:
-            return [offset + value for offset, value in zip(self.offsets, sid, strict=True)]
+            return tuple(offset + value for offset, value in zip(self.offsets, sid, strict=True))
         texts = [text.format(code) for text, code in zip(self.texts, sid, strict=True)]
-        return [self.first_token + self.added.index(text) for text in texts]
+        return tuple(self.first_token + self.added.index(text) for text in texts)
+
+    @property
+    def layout(self) -> T5Layout:
+        has_room = self.others > 2  # for tokens of a prefix and of the end
+        return T5Layout(
+            "plain-1",
+            sid_tokens=self.texts,
+            offsets=None if self.texts else self.offsets,
+            vocab_sizes=self.vocab_sizes,
+            max_history=7,
+            prefix_tokens=(self.first_token - 1, self.num_tokens - 2) if has_room else (),
+            eos_token=self.eos_token if has_room or self.texts else None,
+        )
+
+
+TEXTS = ("<a_{}>", "<b_{}>", "<c_{}>", "<d_{}>")
+SHAPES: Mapping[str, T5Shape] = {
+    "tied relu, 1 layer, L=3": T5Shape((11,) * 3, layers=1),
+    "tied gated, 2 layers, L=4": T5Shape((9,) * 4, gated=True, heads=2, d_kv=12, d_model=24),
+    "untied relu, 3 layers, L=4, d_kv not d_model/heads": T5Shape(
+        (13,) * 4, layers=3, tied=False, scaled=False, heads=3, d_kv=5, d_model=16, d_ff=24
+    ),
+    "untied gated, 4 layers, L=3, d_kv not d_model/heads": T5Shape(
+        (17,) * 3, layers=4, tied=False, scaled=False, gated=True, heads=2, d_kv=11, others=31
+    ),
+    "untied scaled, far apart": T5Shape((11,) * 3, tied=False, first_token=37, others=1, d_kv=3),
+    "other epsilon": T5Shape((11,) * 4, scaled=False, config={"layer_norm_epsilon": 1e-2}),
+    "a short last position, as for collisions": T5Shape((11, 11, 5)),
+    "positions of all sizes": T5Shape((5, 13, 7, 9), tied=False, gated=True),
+    "more decoder than encoder layers": T5Shape((11,) * 3, layers=1, decoder_layers=3),
+    "LETTER: tokens in the order of texts, codes without a token": T5Shape(
+        (13, 12, 11, 12), heads=6, d_model=16, first_token=20, others=0, texts=TEXTS, gaps=(2, 7)
+    ),
+    "torch-rechub, with a prefix": T5Shape((12, 13, 11), first_token=4, texts=TEXTS[:3]),
+    "few buckets of distance": T5Shape(
+        (7,) * 4, config={"relative_attention_num_buckets": 4, "relative_attention_max_distance": 5}
+    ),
+}
 
 
 def write_t5(
@@ -99,6 +139,8 @@ def write_t5(
     (folder / "config.json").write_text(json.dumps(config))
     tokens = ("decoder_start_token_id", "pad_token_id", "eos_token_id")
     generation = {name: config[name] for name in tokens}
+    # The cache has as many layers as the encoder.
+    generation["use_cache"] = config["num_decoder_layers"] == shape.layers
     (folder / "generation_config.json").write_text(json.dumps(generation))
     added = [{"id": shape.first_token + i, "content": text} for i, text in enumerate(shape.added)]
     tokenizer = {"added_tokens": added, "model": {"type": "Unigram", "vocab": [["word", 0.0]]}}
@@ -122,11 +164,8 @@ def write_t5(
 
 
 def _shapes(shape: T5Shape, buckets: int) -> dict[str, tuple[int, ...]]:
-    d, inner, vocabulary = (
-        shape.d_model,
-        shape.heads * shape.d_kv,
-        (shape.num_tokens, shape.d_model),
-    )
+    d, inner = shape.d_model, shape.heads * shape.d_kv
+    vocabulary = (shape.num_tokens, d)
     shapes: dict[str, tuple[int, ...]] = {"shared": vocabulary}
     if not shape.tied:
         shapes["lm_head"] = vocabulary
