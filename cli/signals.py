@@ -1,40 +1,46 @@
 """The orderly end of a command that has temporary files or child processes."""
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from dataclasses import dataclass
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+@dataclass
+class Ending:
+    """Whether a signal asked the command to end."""
+
+    asked: bool = False
+    in_steps: bool = False  # whether a first signal waits for the end of a step
+
+    def end(self, *_: object) -> None:
+        again, self.asked = self.asked, True
+        if again or not self.in_steps:
+            raise KeyboardInterrupt
+
+    def if_asked(self) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+
+
 @contextmanager
-def ending_in_order() -> Iterator[Callable[[], None]]:
+def ending_in_order() -> Iterator[Ending]:
     """Let SIGTERM and a lost terminal end the command like Ctrl-C, so that it cleans up.
 
-    Yield a function that raises the interrupt again after a signal; a long loop calls it in every
-    step. Python drops an interrupt that it raises in a finalizer or in a callback of its import
-    system, and the loop would go on.
+    A long loop calls `if_asked` in every step. Python drops an interrupt that it raises in a
+    finalizer or in a callback of its import system, and the loop would go on.
 
     A signal that the caller ignores stays ignored: `nohup` keeps a command without its terminal.
     """
-    ended = False
-
-    def end(*_: object) -> NoReturn:
-        nonlocal ended
-        ended = True
-        raise KeyboardInterrupt
-
-    def end_if_asked() -> None:
-        if ended:
-            raise KeyboardInterrupt
-
+    ending = Ending()
     before = {number: signal.getsignal(number) for number in _SIGNALS}
-    ending = [number for number, handler in before.items() if handler != signal.SIG_IGN]
-    for number in ending:
-        signal.signal(number, end)
+    heard = [number for number, handler in before.items() if handler != signal.SIG_IGN]
+    for number in heard:
+        signal.signal(number, ending.end)
     try:
-        yield end_if_asked
+        yield ending
     finally:
-        for number in ending:
+        for number in heard:
             signal.signal(number, before[number])

@@ -125,8 +125,14 @@ class TrainingRun(LogOptions):
     config: Annotated[Path | None, "YAML that changes the recipe: model, training, generation."] = (
         None
     )
+    start: Annotated[
+        Path | None, Option("Checkpoint from which to train on.", "FOLDER", name="--from")
+    ] = None
     steps: Annotated[int | None, Option("Steps instead of the recipe's.", least=1)] = None
     seed: Annotated[int, Option("Equal seeds give equal weights on one machine.", least=0)] = 1
+    seeds: Annotated[
+        int, Option("Train with so many seeds from --seed on, to see how recall varies.", least=1)
+    ] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,9 @@
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from grace.cli.options import AsJson
@@ -28,18 +31,40 @@ def train(run: TrainingRun, as_json: AsJson = False) -> None:
     from grace.bench.result_file import write_result
     from grace.model.train.run import train_model
 
-    with ending_in_order() as end_if_asked, progress_bars() as show:
+    def trained(run: TrainingRun) -> "TrainingReport":
+        with ending_in_order() as ending, progress_bars() as show:
 
-        def progress(step: str, done: int, total: int, latest: str) -> None:
-            end_if_asked()
-            show(step, done, total, latest)
+            def progress(step: str, done: int, total: int, latest: str) -> None:
+                ending.in_steps = step == "train"
+                ending.if_asked()
+                show(step, done, total, latest)
 
-        report = train_model(run, progress, note)
-    write_result(run.out / "metrics.json", "grace", sys.argv[1:], [report.to_json()])
+            report = train_model(run, progress, note)
+        write_result(run.out / "metrics.json", "grace", sys.argv[1:], [report.to_json()])
+        if not as_json:
+            _print(report, run.out)
+        return report
+
+    runs = [run]
+    if run.seeds > 1:
+        seeds = range(run.seed, run.seed + run.seeds)
+        runs = [replace(run, seed=seed, out=run.out / f"seed-{seed}") for seed in seeds]
+    reports = [trained(each) for each in runs]
     if as_json:
-        print(json.dumps({"out": str(run.out), **report.to_json()}, indent=1))
-        return
-    _print(report, run.out)
+        rows = [
+            {"out": str(each.out), **report.to_json()}
+            for each, report in zip(runs, reports, strict=True)
+        ]
+        print(json.dumps(rows if run.seeds > 1 else rows[0], indent=1))
+    elif run.seeds > 1:
+        _print_spread([report.recall["model"] for report in reports])
+
+
+def _print_spread(recalls: Sequence[dict[int, float]]) -> None:
+    print(f"\nRecall of the model over {len(recalls)} seeds")
+    columns = {f"k = {k}": [recall[k] for recall in recalls] for k in recalls[0]}
+    means = {head: fmean(shares) for head, shares in columns.items()}
+    print_shares({"mean": means, "deviation": {k: stdev(x) for k, x in columns.items()}})
 
 
 def _print(report: "TrainingReport", out: Path) -> None:

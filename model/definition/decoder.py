@@ -75,6 +75,7 @@ class Decoder(nn.Module):
         self.bias = nn.Parameter(torch.empty(spec.heads, length))
         self.final_norm = nn.Parameter(torch.ones(d))
         self.layers = nn.ModuleList(DecoderLayer(spec, d_context) for _ in range(spec.layers))
+        self.dropout = nn.Dropout(0.0)
 
     @property
     def sid_length(self) -> int:
@@ -137,7 +138,7 @@ class Decoder(nn.Module):
         length = self.sid_length
         inputs = [self.start.expand(len(sids), -1)]
         inputs += [self.embed[t][sids[:, t]] for t in range(length - 1)]
-        x = torch.stack(inputs, dim=1)
+        x = self.dropout(torch.stack(inputs, dim=1))
         cross = self.begin(context)
         places = torch.arange(length, device=sids.device)
         distance = (places[:, None] - places).clamp(min=0)
@@ -151,11 +152,11 @@ class Decoder(nn.Module):
             hidden = rms_norm(x, layer.self_norm, self.spec.norm_eps)
             qkv = linear(hidden, layer.qkv).chunk(3, dim=-1)
             q, k, v = (self._by_head(part) for part in qkv)
-            x = x + linear(self._attend(q, k, v, causal), layer.self_out)
+            x = x + self.dropout(linear(self._attend(q, k, v, causal), layer.self_out))
             hidden = rms_norm(x, layer.cross_norm, self.spec.norm_eps)
             q = self._by_head(linear(hidden, layer.cross_q))
             attended = self._attend(q, keys, values, ignored[:, None, None])
-            x = x + linear(attended * has_key, layer.cross_out)
+            x = x + self.dropout(linear(attended * has_key, layer.cross_out))
             x = self._feed_forward(layer, x)
         return tuple(self._logits(t, x[:, t]) for t in range(length))
 
@@ -175,7 +176,9 @@ class Decoder(nn.Module):
 
     def _feed_forward(self, layer: DecoderLayer, x: Tensor) -> Tensor:
         hidden = rms_norm(x, layer.ffn_norm, self.spec.norm_eps)
-        return x + linear(hidden_units(hidden, layer.ffn_in, self.spec.ffn), layer.ffn_out)
+        units = hidden_units(hidden, layer.ffn_in, self.spec.ffn)
+        added: Tensor = self.dropout(linear(units, layer.ffn_out))
+        return x + added
 
     def head_rows(self, step: int) -> Tensor:
         """Return the rows of a step's tokens, then the extra ones.   [V_t + extra[step], d]"""

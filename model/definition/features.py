@@ -40,12 +40,14 @@ class T5Features(nn.Module):
         super().__init__()
         assert spec.encoder.t5 is not None
         self.spec = spec.encoder.t5
+        self.max_length = spec.sequences[self.spec.history].max_length
         self.context_tokens = spec.context_tokens
         self.embed = nn.Parameter(torch.empty(self.spec.num_tokens, self.spec.d_model))
+        self.dropout = nn.Dropout(0.0)
 
     def forward(self, inputs: ModelInputs) -> FeatureTensors:
         tokens, mask = self._tokens(inputs)
-        states = functional.embedding(tokens, self.embed)
+        states = self.dropout(functional.embedding(tokens, self.embed))
         states = states.masked_fill(~mask[:, :, None], 0.0)
         return FeatureTensors(non_sequence=None, sequences=(SequenceTensors(states, mask),))
 
@@ -54,7 +56,9 @@ class T5Features(nn.Module):
         (events,) = inputs.sequences
         prefix, eos = self.spec.prefix_tokens, self.spec.eos_token
         sid_length = len(self.spec.token_offsets)
-        tokens = events.sids.new_zeros((inputs.batch, self.context_tokens))
+        left_out = self.max_length - (events.width or self.max_length)
+        width = self.context_tokens - left_out * sid_length
+        tokens = events.sids.new_zeros((inputs.batch, width))
         for place, token in enumerate(prefix):
             tokens[:, place] = token
         rows, places = events.rows_and_places()
@@ -62,10 +66,10 @@ class T5Features(nn.Module):
             column = len(prefix) + places * sid_length + position
             tokens[rows, column] = events.sids[:, position] + offset
         lengths = len(prefix) + events.offsets.diff() * sid_length
+        places = torch.arange(width, device=tokens.device)
         if eos is not None:
-            tokens[torch.arange(inputs.batch, device=tokens.device), lengths] = eos
+            tokens = torch.where(places == lengths[:, None], eos, tokens)
             lengths = lengths + 1
-        places = torch.arange(self.context_tokens, device=tokens.device)
         return tokens, places < lengths[:, None]
 
 
@@ -173,17 +177,19 @@ class SequenceTable(nn.Module):
         self.embed_position = nn.Parameter(torch.empty(spec.max_length, d_model))
         for name, cardinality in zip(self.sides, spec.side.values(), strict=True):
             self.register_parameter(name, nn.Parameter(torch.empty(cardinality + 1, d_model)))
+        self.dropout = nn.Dropout(0.0)
 
     def forward(self, events: SequenceEvents) -> SequenceTensors:
         rows, places = events.rows_and_places()
         counts = events.offsets.diff()
         states = self.embed_age[events.age_buckets]
-        states = states + self.embed_position[counts[rows] - 1 - places]
+        states = states + self.embed_position[(counts[rows] - 1 - places).clamp(min=0)]
         for position, table in enumerate(self.embed):
             states = states + table[events.sids[:, position]]
         for name, ids in zip(self.sides, events.side, strict=True):
             states = states + self.get_parameter(name)[ids]
-        spread = states.new_zeros((len(counts), self.max_length, states.shape[1]))
-        spread[rows, places] = states
-        mask = torch.arange(self.max_length, device=counts.device) < counts[:, None]
+        width = events.width or self.max_length
+        spread = states.new_zeros((len(counts), width, states.shape[1]))
+        spread[rows, places] = self.dropout(states)
+        mask = torch.arange(width, device=counts.device) < counts[:, None]
         return SequenceTensors(spread, mask)

@@ -57,6 +57,27 @@ class SequenceEvents:
         rows = torch.repeat_interleave(requests, self.offsets.diff(), output_size=events)
         return rows, torch.arange(events, device=rows.device) - self.offsets[rows]
 
+    @property
+    def width(self) -> int | None:
+        """The number of places for the events of each request, if not the declared maximum."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedEvents(SequenceEvents):
+    """Events with equally many places per request, of which the offsets count the first ones.
+
+    No shape depends on the events, so one CUDA graph fits all batches of a size and a width.
+    """
+
+    def rows_and_places(self) -> tuple[Tensor, Tensor]:
+        places = torch.arange(len(self.sids), device=self.offsets.device)
+        return places // self.width, places % self.width
+
+    @property
+    def width(self) -> int:
+        return len(self.sids) // (len(self.offsets) - 1)
+
 
 @dataclass(frozen=True, slots=True)
 class ModelInputs:

@@ -122,6 +122,7 @@ class Attention(nn.Module):
         self.q = nn.Parameter(torch.empty(spec.d_model, spec.d_model))
         self.kv = nn.Parameter(torch.empty(2 * spec.d_model, spec.d_model))
         self.out = nn.Parameter(torch.empty(spec.d_model, spec.d_model))
+        self.dropout = nn.Dropout(0.0)
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
         """x [B, Q, d], memory [B, K, d], mask bool [B, K] with a True key for each request"""
@@ -130,7 +131,8 @@ class Attention(nn.Module):
         keys, values = linear(normed_memory, self.kv).chunk(2, dim=-1)
         queries = linear(normed, self.q)
         asked = TokenQueries(queries, keys, values, self.heads, self.scale, mask)
-        return x + linear(encoder_attention_reference(asked), self.out)
+        added: Tensor = self.dropout(linear(encoder_attention_reference(asked), self.out))
+        return x + added
 
 
 class Gate(nn.Module):
@@ -156,10 +158,12 @@ class FeedForward(nn.Module):
         self.norm = nn.Parameter(torch.ones(spec.d_model))
         self.ffn_in = nn.Parameter(torch.empty(spec.d_ff, spec.d_model))
         self.ffn_out = nn.Parameter(torch.empty(spec.d_model, spec.d_ff))
+        self.dropout = nn.Dropout(0.0)
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = torch.relu(linear(rms_norm(x, self.norm, self.eps), self.ffn_in))
-        return x + linear(hidden, self.ffn_out)
+        added: Tensor = self.dropout(linear(hidden, self.ffn_out))
+        return x + added
 
 
 class PersonalFeedForward(nn.Module):
@@ -174,6 +178,7 @@ class PersonalFeedForward(nn.Module):
         self.norm = nn.Parameter(torch.ones(spec.d_model))
         self.ffn_in = nn.Parameter(torch.empty(spec.d_ff, spec.d_model))
         self.ffn_out = nn.Parameter(torch.empty(spec.d_model, spec.d_ff))
+        self.dropout = nn.Dropout(0.0)
         self.personal_norm = nn.Parameter(torch.ones(spec.d_model))
         self.personal = nn.Parameter(torch.empty(spec.d_ff, spec.d_model))
 
@@ -181,7 +186,9 @@ class PersonalFeedForward(nn.Module):
         """x [B, T, d], user [B, d]"""
         openings = linear(rms_norm(user, self.personal_norm, self.eps), self.personal)
         hidden = torch.relu(linear(rms_norm(x, self.norm, self.eps), self.ffn_in))
-        return x + linear(hidden * (2.0 * sigmoid(openings))[:, None, :], self.ffn_out)
+        hidden = hidden * (2.0 * sigmoid(openings))[:, None, :]
+        added: Tensor = self.dropout(linear(hidden, self.ffn_out))
+        return x + added
 
 
 def _with_summary(summary: Tensor, sequence: SequenceTensors) -> SequenceTensors:

@@ -88,13 +88,15 @@ class T5EncoderLayer(nn.Module):
         self.ffn_norm = nn.Parameter(torch.ones(spec.d_model))
         self.ffn_in = nn.Parameter(torch.empty(hidden, spec.d_model))
         self.ffn_out = nn.Parameter(torch.empty(spec.d_model, spec.d_ff))
+        self.dropout = nn.Dropout(0.0)
 
     def forward(self, states: Tensor, mask: Tensor, bias: Tensor, ops: EncoderOps) -> Tensor:
         """states [B, T, d], mask bool [B, T], bias [H, 2 * T - 1]"""
         normed = ops.rms_norm(states, self.self_norm, self.spec.norm_eps)
         queries, keys, values = linear(normed, self.qkv).chunk(3, dim=-1)
         asked = TokenQueries(queries, keys, values, self.spec.heads, self.scale, mask, bias)
-        states = states + linear(ops.attention(asked), self.self_out)
+        states = states + self.dropout(linear(ops.attention(asked), self.self_out))
         normed = ops.rms_norm(states, self.ffn_norm, self.spec.norm_eps)
         hidden = hidden_units(normed, self.ffn_in, self.spec.ffn)
-        return states + linear(hidden, self.ffn_out)
+        added: Tensor = self.dropout(linear(hidden, self.ffn_out))
+        return states + added

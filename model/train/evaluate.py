@@ -35,6 +35,7 @@ from grace.model.train.loop import Progress, reproducible
 CUTOFFS = (1, 5, 10, 50)
 ABSENT = np.iinfo(np.int64).max
 USERS_PER_BATCH = 64
+_VALIDATED_AT = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ class Search:
 
         Without users, the index has no matchers.
         """
-        inputs = batches.inputs(events).to(self.device)
+        inputs = batches.inputs(events)
         with torch.inference_mode():
             features = self.model.features(inputs)
         if users is None:
@@ -173,6 +174,13 @@ def rank_of(truth: Int64, listed: Int64) -> Int64:
     user, rank = np.nonzero(listed == truth[:, np.newaxis])
     ranks[user] = rank
     return ranks
+
+
+def validation_score(search: Search, batches: HistoryBatches, events: Int64) -> float:
+    """Return NDCG@10 of the model at these events."""
+    parts = np.split(events, range(USERS_PER_BATCH, len(events), USERS_PER_BATCH))
+    ranks = [rank_of(batches.log.leaves[part], search.leaves(batches, part)) for part in parts]
+    return quality(np.concatenate(ranks), [_VALIDATED_AT]).ndcg[_VALIDATED_AT]
 
 
 Asking: TypeAlias = Callable[[Int64], tuple[kernels.UserTensors, Bools]]
@@ -260,7 +268,7 @@ def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
     profile = profile_of(trie.vocab_sizes, min(spec.beams, trie.num_leaves))
     index = kernels.DecodeIndex.of(catalogue, device)
     search = Search(model, index.without_matchers(), profile)
-    batches, events = HistoryBatches(log, history), log.last_events(spec.users)
+    batches, events = HistoryBatches(log, history, device), log.last_events(spec.users)
     with reproducible(device=device):
         free = ranked(search, batches, events, progress)
         targeted = None

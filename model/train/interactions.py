@@ -7,11 +7,13 @@ import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from grace.configs.arrays import AnyArray, Bools, Int64, UInt16
 from grace.configs.errors import ConfigError, InputError
 from grace.index.users.user_rows import UserAttributes
-from grace.model.definition.inputs import ModelInputs, SequenceEvents, age_buckets
+from grace.model.checkpoints.checkpoint import CPU
+from grace.model.definition.inputs import AGE_BUCKETS, ModelInputs, PaddedEvents
 from grace.model.definition.spec import ModelSpec, SequenceInput
 
 
@@ -28,6 +30,8 @@ class Interactions:
     side: Mapping[str, Int64] = field(default_factory=dict)  # int64 [events] each
     # [events] each: lists of texts that say who the user is
     attributes: Mapping[str, pa.Array] = field(default_factory=dict)
+    # the held-out events that choose the weights
+    validation: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def event_user(self) -> Int64:
@@ -49,9 +53,10 @@ class Interactions:
         """Return users' newest held-out events with older ones, or a fixed sample of `most`."""
         newest = self.offsets[1:] - 1
         known = newest[self.held_out[newest] & (np.diff(self.offsets) > 1)]
-        if most is None or len(known) <= most:
-            return known
-        return np.sort(np.random.default_rng(0).choice(known, most, replace=False))
+        return _sample(np.setdiff1d(known, self.validation), most)
+
+    def validation_events(self, most: int) -> Int64:
+        return _sample(self.validation, most)
 
     def leaf_counts(self, num_leaves: int) -> Int64:
         """Return how often training meets each leaf, [num_leaves]."""
@@ -73,42 +78,80 @@ class Interactions:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+_WIDTHS = 4  # histories are padded to multiples of it, or to the most events
+
+
 class HistoryBatches:
-    """Batches of the histories before given events, each of at most `max_length` events."""
+    """Batches of the histories before given events, each of at most `max_length` events.
 
-    log: Interactions
-    history: SequenceInput
+    The log is on the device, and every shape depends on the number of events alone.
+    """
 
-    def __post_init__(self) -> None:
-        for name, cardinality in self.history.side.items():
-            low, high = int(self.log.side[name].min()), int(self.log.side[name].max())
+    def __init__(
+        self, log: Interactions, history: SequenceInput, device: torch.device = CPU
+    ) -> None:
+        for name, cardinality in history.side.items():
+            low, high = int(log.side[name].min()), int(log.side[name].max())
             if low < 0 or high >= cardinality:
                 raise InputError(
                     f"the log's column {name!r} has ids {low} to {high}, but the model's side "
                     f"input is declared for 0 to {cardinality - 1}; declare {high + 1} or more"
                 )
+        self.log = log
+        self.device = device
+        self._history = history
+        self._leaf_sids = self._here(log.leaf_sids.astype(np.int64))
+        self._leaves = self._here(log.leaves)
+        self._times = self._here(log.times_ms)
+        self._begin = self._here(np.repeat(log.offsets[:-1], np.diff(log.offsets)))
+        self._side = tuple(self._here(log.side[name]) for name in history.side)
+        self._ages = self._here(2 ** np.arange(AGE_BUCKETS - 1))
 
-    def inputs(self, events: Int64) -> ModelInputs:
-        """Return the history before each of `events`, int64 [B]. A user's first event has none."""
+    def lengths(self, events: Int64) -> Int64:
+        """Return the number of events in the history before each event."""
         log = self.log
-        user_start = log.offsets[np.searchsorted(log.offsets, events, side="right") - 1]
-        begin = np.maximum(user_start, events - self.history.max_length)
-        counts = events - begin
-        offsets = np.concatenate([[0], np.cumsum(counts)])
-        rows = np.repeat(begin - offsets[:-1], counts) + np.arange(offsets[-1])
-        newest = np.repeat(log.times_ms[events - 1], counts)
-        history = SequenceEvents(
-            offsets=torch.from_numpy(offsets),
-            sids=torch.from_numpy(log.sids(rows)),
-            age_buckets=torch.from_numpy(age_buckets(newest - log.times_ms[rows])),
-            side=tuple(torch.from_numpy(log.side[name][rows]) for name in self.history.side),
-        )
-        return ModelInputs(len(events), dense=(), categorical=(), bags=(), sequences=(history,))
+        begin = log.offsets[np.searchsorted(log.offsets, events, side="right") - 1]
+        lengths: Int64 = np.minimum(events - begin, self._history.max_length)
+        return lengths
 
-    def targets(self, events: Int64) -> Tensor:
+    def width(self, events: Int64) -> int:
+        """Return enough places for each history before `events`, one of few numbers."""
+        longest = int(self.lengths(events).max())
+        return min(self._history.max_length, max(1, -(-longest // _WIDTHS)) * _WIDTHS)
+
+    def inputs(self, events: Int64 | Tensor, width: int | None = None) -> ModelInputs:
+        """Return the history before each of `events`, int64 [B]. A user's first event has none.
+
+        Histories are padded to `width` events, by default to the most.
+        """
+        asked = torch.as_tensor(events, device=self.device)
+        most = width or self._history.max_length
+        begin = torch.maximum(self._begin[asked], asked - most)
+        counts = asked - begin
+        places = torch.arange(most, device=self.device)
+        present = places < counts[:, None]
+        rows = torch.where(present, begin[:, None] + places, 0)
+        ages = self._times[(asked - 1).clamp(min=0), None] - self._times[rows]
+        history = PaddedEvents(
+            offsets=functional.pad(counts.cumsum(0), (1, 0)),
+            sids=self._leaf_sids[self._leaves[rows.flatten()]],
+            age_buckets=torch.bucketize(ages.flatten() + 1, self._ages, right=True),
+            side=tuple(ids[rows.flatten()] for ids in self._side),
+        )
+        return ModelInputs(len(asked), dense=(), categorical=(), bags=(), sequences=(history,))
+
+    def targets(self, events: Int64 | Tensor) -> Tensor:
         """Return the SIDs of `events`, int64 [B, L]."""
-        return torch.from_numpy(self.log.sids(events))
+        return self._leaf_sids[self._leaves[torch.as_tensor(events, device=self.device)]]
+
+    def _here(self, values: AnyArray) -> Tensor:
+        return torch.tensor(values, device=self.device)
+
+
+def _sample(events: Int64, most: int | None) -> Int64:
+    if most is None or len(events) <= most:
+        return events
+    return np.sort(np.random.default_rng(0).choice(events, most, replace=False))
 
 
 def history_input(spec: ModelSpec) -> SequenceInput:

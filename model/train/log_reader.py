@@ -30,7 +30,9 @@ from grace.index.tables.rows import Rows, read_rows
 from grace.index.tables.table_file import TableFile
 from grace.model.train.interactions import Interactions
 
-_SPLITS = ("train", "test")
+_SPLITS = ("train", "test", "validation")
+_TRAIN, _TEST, _VALIDATION = range(3)
+_FEWEST_TO_VALIDATE = 2  # events of a user, besides one that training sees
 _BATCH_ROWS = 1 << 20
 _ANY = 1 << 62  # refused ads; a log's events of them count as unknown
 _UNKNOWN = -1  # the leaf of an event whose ad the catalogue does not have
@@ -66,6 +68,7 @@ def read_log(
     max_unknown: float = 0.0,  # the largest share of events that may be left out
     *,
     attributes: bool = False,  # whether to read the columns that say who a user is
+    validation: bool = False,  # whether training leaves out a second event of each user
 ) -> ReadLog:
     if folder.log is None:
         raise InputError(
@@ -86,10 +89,12 @@ def read_log(
     counts = np.bincount(number, minlength=len(users))
     offsets = np.concatenate([[0], np.cumsum(counts)])
     in_order = events.take(pa.array(rows)).combine_chunks()
+    held_out, validated = _held_out(name, events, rows, offsets, users, validation)
     log = Interactions(
         offsets=offsets,
         user_ids=users,
-        held_out=_held_out(name, events, rows, offsets, users),
+        held_out=held_out,
+        validation=validated,
         leaves=leaves[rows],
         leaf_sids=catalogue.trie.sids(np.arange(catalogue.trie.num_leaves)),
         times_ms=times[order],
@@ -238,26 +243,35 @@ def _require_known(
     )
 
 
-def _held_out(name: str, events: pa.Table, rows: Int64, offsets: Int64, users: AnyArray) -> Bools:
-    """Return which events training does not see: those of test users, or each user's newest."""
+def _held_out(
+    name: str, events: pa.Table, rows: Int64, offsets: Int64, users: AnyArray, validation: bool
+) -> tuple[Bools, Int64]:
+    """Return which events training does not see, and those of them that choose the weights.
+
+    Without a column, they are each user's newest event and, for validation, the one before it. With
+    it, they are those of the users in `test` and `validation`.
+    """
+    sizes = np.diff(offsets)
+    newest = offsets[1:][sizes > 1] - 1
     if "split" not in events.column_names:
+        validated = offsets[1:][sizes > _FEWEST_TO_VALIDATE] - 2 if validation else newest[:0]
         held_out = np.zeros(len(rows), np.bool_)
-        held_out[offsets[1:][np.diff(offsets) > 1] - 1] = True
-        return held_out
+        held_out[newest] = held_out[validated] = True
+        return held_out, validated
     splits = events["split"]
     for unknown in sorted({*pc.unique(splits).to_pylist()} - {*_SPLITS}):
         raise InputError(
             f"{name}: column 'split' has {unknown!r}; it must be one of {_SPLITS}, or leave the "
             "column out"
         )
-    test: Bools = pc.equal(splits, "test").to_numpy()[rows]
-    mixed = np.flatnonzero(test != np.repeat(test[offsets[:-1]], np.diff(offsets)))
+    part = pc.index_in(splits, pa.array(_SPLITS)).to_numpy()[rows]
+    mixed = np.flatnonzero(part != np.repeat(part[offsets[:-1]], sizes))
     if len(mixed):
         user = users[np.searchsorted(offsets, mixed[0], side="right") - 1]
-        raise InputError(f"{name}: user {user} is in both splits; keep all events of a user in one")
-    if test.all() or not test.any():
-        raise InputError(f"{name}: column split needs users of both kinds, {_SPLITS}")
-    return test
+        raise InputError(f"{name}: user {user} is in two splits; keep all events of a user in one")
+    if not {_TRAIN, _TEST} <= {*part.tolist()}:
+        raise InputError(f"{name}: column split needs users of both kinds, {_SPLITS[:2]}")
+    return part != _TRAIN, newest[part[newest] == _VALIDATION]
 
 
 def _sortable(sids: Integers) -> AnyArray:

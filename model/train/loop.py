@@ -2,9 +2,11 @@
 
 import math
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,46 +21,199 @@ from grace.model.checkpoints.checkpoint import CPU
 from grace.model.definition.model import Model
 from grace.model.train.interactions import HistoryBatches
 from grace.model.train.recipe import TrainingConfig
+from grace.model.train.unfinished import Unfinished
 
 Progress = Callable[[str, int, int, str], None]  # (what, done, total, details)
 
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
+# On a GPU. The first steps are not recorded: they make the optimiser's state.
+_STEPS_BEFORE_GRAPH = 3
+_STEPS_BETWEEN_LOOKS = 50  # at the loss, which waits for the GPU
+_SECONDS_BETWEEN_STATES = 300
+_SORTED_BATCHES = 8  # drawn together, and sorted by the lengths of histories
+
 
 def fit(
-    model: Model, batches: HistoryBatches, config: TrainingConfig, seed: int, progress: Progress
+    model: Model,
+    batches: HistoryBatches,
+    config: TrainingConfig,
+    seed: int,
+    progress: Progress,
+    score: Callable[[], float] = lambda: 0.0,
+    unfinished: Unfinished | None = None,
 ) -> tuple[float, ...]:
-    """Train in place; return each step's loss. Equal seeds give equal weights on one machine."""
-    device = model.decoder.device
-    optimizer = torch.optim.AdamW(_groups(model, config.weight_decay), betas=(0.9, 0.98))
-    losses: list[float] = []
-    order = _endless(batches.log.examples(), config.batch, np.random.default_rng(seed))
-    model.train()
-    with reproducible(config.threads, device):
-        for step, events in enumerate(islice(order, config.steps)):
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate_at(step, config)
-            context = model.user_context(batches.inputs(events).to(device))
-            targets = batches.targets(events).to(device)
-            loss = sequence_loss(model.decoder.sequence_logits(context, targets), targets)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            clip_grad_norm_(model.parameters(), config.clip_norm, error_if_nonfinite=False)
-            optimizer.step()
-            if not math.isfinite(value := loss.item()):
-                raise ConfigError(
-                    f"training.learning_rate: with {config.learning_rate} the loss is {value} "
-                    f"at step {step + 1}; choose a lower one"
-                )
-            losses.append(value)
-            progress("train", step + 1, config.steps, f"loss {value:.3f}")
-    model.eval()
-    return tuple(losses)
+    """Train in place; return each step's loss. Equal seeds give equal weights on one machine.
+
+    With `validate_every`, the model ends with the weights of the highest score. A training that its
+    progress interrupts leaves its state in `unfinished`, and the next one goes on from there.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = config.dropout
+    device = batches.device
+    with reproducible(config.threads, device, seed, products="high"):
+        training = _Training(model, batches, config, score)
+        if unfinished is not None and (state := unfinished.read()) is not None:
+            training.restore(state)
+        order = _endless(batches, config.batch, np.random.default_rng(seed))
+        kept = time.monotonic()
+        try:
+            for events in islice(order, training.done, config.steps):
+                training.step(events)
+                progress("train", training.done, config.steps, str(training))
+                if training.ends():
+                    break
+                if unfinished is not None and time.monotonic() > kept + _SECONDS_BETWEEN_STATES:
+                    unfinished.write(training.state())
+                    kept = time.monotonic()
+        except KeyboardInterrupt:
+            if unfinished is not None and training.done:
+                unfinished.stop(training.state())
+            raise
+        return training.finish()
 
 
-def sequence_loss(logits: tuple[Tensor, ...], targets: Tensor) -> Tensor:
+class _Training:
+    """A training from step to step.
+
+    On a GPU, a CUDA graph does all of a step, from the events' numbers on. There is one for each
+    width of the histories.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        batches: HistoryBatches,
+        config: TrainingConfig,
+        score: Callable[[], float],
+    ) -> None:
+        device = batches.device
+        self.done = 0
+        self._model, self._batches, self._config = model, batches, config
+        self._cuda = device.type == "cuda"
+        self._best = _Best(model, score, config)
+        self._losses = torch.empty(config.steps, device=device)
+        self._latest = math.nan
+        self._rate = torch.zeros((), device=device)
+        self._events = torch.zeros(config.batch, dtype=torch.int64, device=device)
+        groups = _groups(model, config.weight_decay)
+        self._optimizer = torch.optim.AdamW(
+            groups, self._rate, (0.9, 0.98), fused=True, capturable=self._cuda
+        )
+        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._recorded_from = _STEPS_BEFORE_GRAPH
+
+    def __str__(self) -> str:
+        return f"loss {self._latest:.3f}{self._best}"
+
+    def step(self, events: Int64) -> None:
+        self._events.copy_(torch.from_numpy(events))
+        self._rate.fill_(learning_rate_at(self.done, self._config))
+        self._losses[self.done] = self._loss(self._batches.width(events))
+        self.done += 1
+        if not self._cuda or self.done % _STEPS_BETWEEN_LOOKS == 1:
+            self._look()
+
+    def ends(self) -> bool:
+        return self._best.ends(self.done)
+
+    def finish(self) -> tuple[float, ...]:
+        self._look()
+        self._best.choose()
+        return tuple(self._losses[: self.done].tolist())
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "done": self.done,
+            "losses": self._losses,
+            "weights": self._model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "best": self._best.state,
+            "random": (torch.cuda if self._cuda else torch).get_rng_state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.done = state["done"]
+        self._losses.copy_(state["losses"])
+        self._model.load_state_dict(state["weights"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._rate
+        self._best.state = state["best"]
+        self._recorded_from += self.done
+        (torch.cuda if self._cuda else torch).set_rng_state(state["random"])
+
+    def _look(self) -> None:
+        """Read the latest loss, and require that all are numbers."""
+        losses = self._losses[: self.done]
+        self._latest = losses[-1].item()
+        if not math.isfinite(self._latest):
+            first = int(torch.nonzero(~losses.isfinite())[0])
+            raise ConfigError(
+                f"training.learning_rate: with {self._config.learning_rate} the loss is "
+                f"{losses[first].item()} at step {first + 1}; choose a lower one"
+            )
+
+    def _loss(self, width: int) -> Tensor:
+        """Do a step; return its loss, which later ones overwrite."""
+        if not self._cuda or self.done < self._recorded_from:
+            return self._compute(width)
+        if width not in self._graphs:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                loss = self._compute(width)
+            self._graphs[width] = graph, loss
+        graph, loss = self._graphs[width]
+        graph.replay()
+        return loss
+
+    def _compute(self, width: int) -> Tensor:
+        self._model.train()
+        self._optimizer.zero_grad()
+        context = self._model.user_context(self._batches.inputs(self._events, width))
+        targets = self._batches.targets(self._events)
+        logits = self._model.decoder.sequence_logits(context, targets)
+        loss = sequence_loss(logits, targets, self._config.label_smoothing)
+        loss.backward()  # type: ignore[no-untyped-call]
+        clip_grad_norm_(self._model.parameters(), self._config.clip_norm, error_if_nonfinite=False)
+        self._optimizer.step()
+        self._model.eval()
+        return loss.detach()
+
+
+class _Best:
+    """The weights with the highest score, which `validate_every` asks for."""
+
+    def __init__(self, model: Model, score: Callable[[], float], config: TrainingConfig) -> None:
+        self._model, self._score, self._config = model, score, config
+        self.state: dict[str, Any] = {"weights": {}, "score": -math.inf, "worse": 0}
+
+    def __str__(self) -> str:
+        return f", NDCG@10 {self.state['score']:.4f}" if self.state["weights"] else ""
+
+    def ends(self, step: int) -> bool:
+        """Validate if it is time; return whether the scores no longer rise."""
+        every = self._config.validate_every
+        if not every or step % every:
+            return False
+        self.state["worse"] += 1
+        if (score := self._score()) > self.state["score"]:
+            weights = {name: weight.clone() for name, weight in self._model.state_dict().items()}
+            self.state = {"weights": weights, "score": score, "worse": 0}
+        return bool(self.state["worse"] >= self._config.patience)
+
+    def choose(self) -> None:
+        if self.state["weights"]:
+            self._model.load_state_dict(self.state["weights"])
+
+
+def sequence_loss(logits: tuple[Tensor, ...], targets: Tensor, smoothing: float = 0.0) -> Tensor:
     """Return the batch's mean -log p(SID).   logits [B, C_t] by position, targets int64 [B, L]"""
-    losses = [functional.cross_entropy(x, targets[:, t]) for t, x in enumerate(logits)]
+    losses = [
+        functional.cross_entropy(x, targets[:, t], label_smoothing=smoothing)
+        for t, x in enumerate(logits)
+    ]
     return torch.stack(losses).sum()
 
 
@@ -71,9 +226,15 @@ def learning_rate_at(step: int, config: TrainingConfig) -> float:
 
 
 @contextmanager
-def reproducible(threads: int = 1, device: torch.device = CPU) -> Iterator[None]:
-    """Make every run add numbers in the same order; at the end, restore the process's settings."""
+def reproducible(
+    threads: int = 1, device: torch.device = CPU, seed: int = 0, products: str = "highest"
+) -> Iterator[None]:
+    """Make every run draw the same numbers and add them in the same order.
+
+    At the end, restore the process's settings.
+    """
     before = torch.get_deterministic_debug_mode(), torch.get_num_threads()
+    precision = torch.get_float32_matmul_precision()
     filled = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     workspace = os.environ.get(_WORKSPACE)
     if device.type == "cuda" and workspace is None:
@@ -83,12 +244,16 @@ def reproducible(threads: int = 1, device: torch.device = CPU) -> Iterator[None]
     # Torch would fill new memory to expose reads before writes. That takes an eighth of a step.
     deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(products)
     try:
-        yield
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            yield
     finally:
         torch.set_deterministic_debug_mode(before[0])
         deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
         torch.set_num_threads(before[1])
+        torch.set_float32_matmul_precision(precision)
         if workspace is None:
             os.environ.pop(_WORKSPACE, None)
 
@@ -105,11 +270,16 @@ def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
     ]
 
 
-def _endless(examples: Int64, size: int, rng: np.random.Generator) -> Iterator[Int64]:
-    """Yield batches from one shuffle after another; a batch may span two shuffles."""
+def _endless(batches: HistoryBatches, size: int, rng: np.random.Generator) -> Iterator[Int64]:
+    """Yield batches from one shuffle after another; a batch may span two shuffles.
+
+    The histories of a batch are about equally long, so little of it is padding.
+    """
+    examples = batches.log.examples()
     waiting = examples[:0]
     while True:
-        while len(waiting) < size:
+        while len(waiting) < _SORTED_BATCHES * size:
             waiting = np.concatenate([waiting, rng.permutation(examples)])
-        yield waiting[:size]
-        waiting = waiting[size:]
+        drawn, waiting = np.split(waiting, [_SORTED_BATCHES * size])
+        drawn = drawn[np.argsort(batches.lengths(drawn), kind="stable")]
+        yield from rng.permutation(drawn.reshape(_SORTED_BATCHES, size))

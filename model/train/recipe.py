@@ -46,6 +46,10 @@ class TrainingConfig(Section):
         0.01
     )
     clip_norm: Annotated[float, Option(above=0)] = 1.0
+    dropout: Annotated[float, Option("share of zeros after each layer", least=0, most=0.9)] = 0.0
+    label_smoothing: Annotated[float, Option(least=0, most=0.9)] = 0.0
+    validate_every: Annotated[int, Option("steps; 0 never validates", least=0)] = 0
+    patience: Annotated[int, Option("validations without a better one", least=1)] = 5
     threads: Annotated[int, Option("more change the order of sums", least=1)] = 1
 
 
@@ -111,6 +115,13 @@ class RecipeFile:
 
     path: Path | None
     sections: Mapping[str, Mapping[str, Any]]
+
+    def continuing(self, checkpoint: Path, spec: EncoderDecoderSpec) -> "RecipeFile":
+        """Return this recipe for a checkpoint's model."""
+        if self.sections["model"]:
+            raise ConfigError(f"{self.path}: model: the checkpoint of --from has one; remove it")
+        model = {**spec.to_json(), "vocab_sizes": list(spec.vocab_sizes)}
+        return RecipeFile(checkpoint, {**self.sections, "model": model})
 
     @property
     def side_columns(self) -> tuple[str, ...]:

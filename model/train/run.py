@@ -2,14 +2,16 @@
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from grace.configs.arrays import AnyArray
 from grace.configs.errors import InputError
 from grace.configs.generation import BeamProfile
 from grace.configs.options import TrainingRun
@@ -19,11 +21,13 @@ from grace.index.tables.data_folder import read_data_folder
 from grace.kernels import DecodeIndex, device_named
 from grace.model.checkpoints import checkpoint as checkpoints
 from grace.model.checkpoints.init import random_model
-from grace.model.train.evaluate import CUTOFFS, Search, ranked, rounded
+from grace.model.definition.model import Model
+from grace.model.train.evaluate import CUTOFFS, Search, ranked, rounded, validation_score
 from grace.model.train.interactions import HistoryBatches, history_input
 from grace.model.train.log_reader import ReadLog, catalogue_of, read_log
 from grace.model.train.loop import Progress, fit, reproducible
 from grace.model.train.recipe import Recipe, TrainingConfig, read_recipe, recipe_for
+from grace.model.train.unfinished import Unfinished
 
 RECIPE_FILE = "recipe.yaml"
 
@@ -84,12 +88,14 @@ def train_model(
     except OSError as error:
         raise InputError(f"--out {run.out}: cannot be written: {error.strerror}") from None
     with made as folder:
-        partial = Path(folder) / "checkpoint"
+        made_here = Path(folder) / "checkpoint"
         note(f"reading the ads and the log of {run.data}")
         prepared = _prepare(run, device)
         note(prepared.plan())
-        report = _train(run, prepared, partial, progress)
-        partial.rename(run.out)
+        unfinished = Unfinished.of(run.out, prepared.facts(run), note)
+        report = _train(run, prepared, made_here, progress, unfinished)
+        made_here.rename(run.out)
+    unfinished.remove()
     return report
 
 
@@ -100,6 +106,15 @@ class _Prepared:
     recipe: Recipe
     batches: HistoryBatches
     device: torch.device
+    model: Model
+
+    def facts(self, run: TrainingRun) -> Iterator[str | AnyArray]:
+        """Yield what decides the weights."""
+        log = self.batches.log
+        yield repr((self.recipe, run.seed, self.device.type))
+        yield checkpoints.checkpoint_id(run.start) if run.start else ""
+        yield from (log.leaf_sids, log.offsets, log.leaves, log.times_ms, log.examples())
+        yield from log.side.values()
 
     def plan(self) -> str:
         """Return one line that says what the run will do."""
@@ -112,28 +127,38 @@ class _Prepared:
 
 
 def _prepare(run: TrainingRun, device: torch.device) -> _Prepared:
-    written = read_recipe(run.config)
+    written, model = read_recipe(run.config), None
+    if run.start is not None:
+        model = checkpoints.load_encoder_decoder(run.start).float()
+        written = written.continuing(run.start, model.spec)
     folder = read_data_folder(run.data)
     catalogue = catalogue_of(folder, run)
-    read = read_log(folder, catalogue, written.side_columns, run.max_unknown)
+    validation = bool(written.sections["training"].get("validate_every"))
+    side = written.side_columns
+    read = read_log(folder, catalogue, side, run.max_unknown, validation=validation)
     log = read.interactions
     recipe = recipe_for(written, catalogue, log, device.type)
     if run.steps is not None:  # a warm-up takes at most a tenth of a run
         warmup_steps = min(recipe.training.warmup_steps, run.steps // 10)
         training = replace(recipe.training, steps=run.steps, warmup_steps=warmup_steps)
         recipe = replace(recipe, training=training)
-    batches = HistoryBatches(log, history_input(recipe.model))
-    return _Prepared(catalogue, read, recipe, batches, device)
+    batches = HistoryBatches(log, history_input(recipe.model), device)
+    model = (model or random_model(recipe.model, run.seed)).to(device)
+    return _Prepared(catalogue, read, recipe, batches, device, model)
 
 
-def _train(run: TrainingRun, prepared: _Prepared, out: Path, progress: Progress) -> TrainingReport:
+def _train(
+    run: TrainingRun, prepared: _Prepared, out: Path, progress: Progress, unfinished: Unfinished
+) -> TrainingReport:
     recipe, batches, catalogue = prepared.recipe, prepared.batches, prepared.catalogue
-    device = prepared.device
+    device, model = prepared.device, prepared.model
     log, profile = batches.log, recipe.generation.profiles[recipe.generation.default_profile]
     index = DecodeIndex.of(catalogue, device)
-    model = random_model(recipe.model, run.seed).to(device)
+    watched = Search(model, index.without_matchers(), profile)
+    validation = log.validation_events(MOST_USERS)
+    score = partial(validation_score, watched, batches, validation)
     started = time.perf_counter()
-    losses = fit(model, batches, recipe.training, run.seed, progress)
+    losses = fit(model, batches, recipe.training, run.seed, progress, score, unfinished)
     seconds = time.perf_counter() - started
     checkpoints.save_checkpoint(model, out)
     checkpoints.write_yaml(out / RECIPE_FILE, recipe.to_json())

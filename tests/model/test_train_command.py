@@ -2,6 +2,7 @@
 
 import json
 import signal
+import statistics
 import subprocess
 from pathlib import Path
 
@@ -37,6 +38,19 @@ def test_it_writes_a_checkpoint_and_its_metrics(training_folder: Path, tmp_path:
     assert row["checkpoint"] == checkpoint_id(out)
     assert (row["config"]["steps"], row["seed"]) == (3, 7)
     assert json.loads(done.stdout) == {"out": str(out), **row}
+
+
+def test_several_seeds_show_how_recall_varies(training_folder: Path, tmp_path: Path) -> None:
+    done = invoke_grace(*line(training_folder, tmp_path / "out", "--steps", "3", "--seeds", "3"))
+    recalls = []
+    for seed in (1, 2, 3):
+        metrics = json.loads((tmp_path / f"out/seed-{seed}/metrics.json").read_text())
+        assert metrics["rows"][0]["seed"] == seed
+        recalls.append(metrics["rows"][0]["recall"]["model"]["5"])
+    (_, _, table) = done.stdout.partition("Recall of the model over 3 seeds")
+    rows = {row.split()[0]: row.split()[1:] for row in table.splitlines()[2:]}
+    assert rows["mean"][1] == f"{statistics.mean(recalls):.1%}"
+    assert rows["deviation"][1] == f"{statistics.stdev(recalls):.1%}"
 
 
 def test_a_model_behind_followers_is_reported_with_the_remedy(

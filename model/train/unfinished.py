@@ -1,0 +1,63 @@
+"""The file that a stopped training leaves next to its checkpoint's folder, to go on from."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+import xxhash
+
+from grace.configs.arrays import AnyArray
+from grace.configs.errors import InputError
+
+_SUFFIX = ".unfinished"
+_UNREADABLE = (OSError, EOFError, RuntimeError, LookupError, TypeError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    path: Path
+    made_of: str  # the digest of all that decides the weights
+    note: Callable[[str], None]  # prints a line
+
+    @classmethod
+    def of(
+        cls, out: Path, facts: Iterable[str | AnyArray], note: Callable[[str], None]
+    ) -> "Unfinished":
+        digest = xxhash.xxh3_128()
+        for fact in facts:
+            digest.update(fact.encode() if isinstance(fact, str) else fact.tobytes())
+        return cls(out.with_name(out.name + _SUFFIX), digest.hexdigest(), note)
+
+    def read(self) -> dict[str, Any] | None:
+        """Return the state of the stopped training, or None without one."""
+        try:
+            state: dict[str, Any] = torch.load(self.path, "cpu", weights_only=True)
+            if state["made_of"] == self.made_of:
+                self.note(f"{self.path}: the training goes on after step {state['done']:,}")
+                return state
+            fault = "is of a training with another recipe, seed, device or log"
+        except FileNotFoundError:
+            return None
+        except (*_UNREADABLE, UnpicklingError) as error:
+            (line, *_) = str(error).split("\n")
+            fault = f"cannot be read: {line}"
+        raise InputError(f"{self.path}: {fault}; remove it, or choose another --out")
+
+    def write(self, state: dict[str, Any]) -> None:
+        partial = self.path.with_name(f".writing-{self.path.name}")
+        try:
+            torch.save({**state, "made_of": self.made_of}, partial)
+            partial.rename(self.path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def stop(self, state: dict[str, Any]) -> None:
+        self.write(state)
+        said = f"stopped after step {state['done']:,} of {len(state['losses']):,}"
+        self.note(f"{said}; {self.path} keeps them, and the same command goes on from there")
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
