@@ -9,11 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from grace.configs.arrays import Int64
 from grace.kernels import on_device
 
 Value = TypeVar("Value")
@@ -137,9 +135,3 @@ def map_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
         names = [each.name for each in fields(value)]
         changed = replace(value, **{n: map_tensors(getattr(value, n), change) for n in names})
     return changed  # type: ignore[return-value]
-
-
-def age_buckets(ages_ms: Int64) -> Int64:
-    """1 + floor(log2(1 + age)), at most AGE_BUCKETS - 1; 0 for an age of -1, which is no time."""
-    _, exponents = np.frexp(ages_ms.astype(np.float64) + 1.0)  # 0 has exponent 0
-    return np.minimum(exponents, AGE_BUCKETS - 1).astype(np.int64)

@@ -129,7 +129,7 @@ class _Prepared:
 def _prepare(run: TrainingRun, device: torch.device) -> _Prepared:
     written, model = read_recipe(run.config), None
     if run.start is not None:
-        model = checkpoints.load_encoder_decoder(run.start).float()
+        model = checkpoints.load_encoder_decoder(run.start).float().requires_grad_()
         written = written.continuing(run.start, model.spec)
     folder = read_data_folder(run.data)
     catalogue = catalogue_of(folder, run)

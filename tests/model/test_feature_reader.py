@@ -16,13 +16,19 @@ from hypothesis import strategies as st
 
 from grace.configs.errors import ConfigError, RequestError
 from grace.model.definition.causal_spec import CausalModelSpec
-from grace.model.definition.inputs import AGE_BUCKETS, ModelInputs, age_buckets
+from grace.model.definition.inputs import ModelInputs
 from grace.model.definition.spec import BagInput, ModelSpec, SequenceInput
 from grace.model.engine.feature_reader import FeatureReader, read_inputs
 from grace.proto.retrieval_pb2 import Events, Features, Ids, RetrieveRequest
 from support.causal_cases import PROMPT, causal_spec, random_causal_spec
 from support.encoder_cases import INTERFORMER, random_features
-from support.plain_inputs import assert_same_inputs, encode_inputs, features_message, named_tensors
+from support.plain_inputs import (
+    assert_same_inputs,
+    encode_inputs,
+    features_message,
+    named_tensors,
+    plain_bucket,
+)
 from support.strict_wire import REQUEST
 from support.wire_cases import WireWriter, feature_values
 
@@ -113,11 +119,6 @@ def test_a_model_whose_prompts_cannot_be_made_is_refused() -> None:
         causal_spec(prompt=replace(PROMPT, max_tokens=8))
 
 
-def plain_bucket(age: int) -> int:
-    """1 + floor(log2(1 + age)) is how many bits 1 + age has."""
-    return min((1 + age).bit_length(), AGE_BUCKETS - 1)
-
-
 POWERS = [max(0, 2**power - low) for power in range(44) for low in (2, 1)]
 
 
@@ -125,7 +126,6 @@ POWERS = [max(0, 2**power - low) for power in range(44) for low in (2, 1)]
 @settings(max_examples=30)
 @given(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=9))
 def test_age_buckets_are_whole_logarithms_of_the_time_to_the_newest_event(ages: list[int]) -> None:
-    assert age_buckets(np.array(ages)).tolist() == [plain_bucket(age) for age in ages]
     newest = max(ages)
     spec = replace(INTERFORMER, inputs={"clicks": SequenceInput(max_length=len(ages))})
     times = [newest - age for age in ages]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from grace.configs.errors import RequestError
 from grace.model.definition.causal_spec import CausalModelSpec
-from grace.model.definition.inputs import JaggedIds, ModelInputs, SequenceEvents, age_buckets
+from grace.model.definition.inputs import AGE_BUCKETS, JaggedIds, ModelInputs, SequenceEvents
 from grace.model.definition.spec import ModelSpec, SequenceInput
 from grace.model.definition.t5_spec import EncoderDecoderSpec
 from grace.model.engine.feature_reader import FeatureLookups, model_inputs_of
@@ -199,6 +199,11 @@ def _bag(rows: Sequence[Sequence[int]], hash_rows: int) -> JaggedIds:
     return _jagged([[bag_row(each, hash_rows) for each in row] for row in rows])
 
 
+def plain_bucket(age: int) -> int:
+    """1 + floor(log2(1 + age)) is how many bits 1 + age has."""
+    return min((1 + age).bit_length(), AGE_BUCKETS - 1)
+
+
 def _jagged(rows: Sequence[Sequence[int]]) -> JaggedIds:
     return JaggedIds(_offsets(map(len, rows)), _integers(chain(*rows)))
 
@@ -211,7 +216,7 @@ def _events(rows: Sequence[Events], sides: Sequence[str], sid_length: int) -> Se
     return SequenceEvents(
         offsets=_offsets(lengths),
         sids=_integers(chain(*(row.sids for row in rows))).view(-1, sid_length),
-        age_buckets=torch.from_numpy(age_buckets(np.array(ages, np.int64))),
+        age_buckets=_integers(map(plain_bucket, ages)),
         side=tuple(_integers(chain(*(row.side[name].ids for row in rows))) for name in sides),
     )
 
