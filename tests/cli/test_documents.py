@@ -5,7 +5,6 @@ Only `grace` differs from a reader's: servers listen on free ports, and long wor
 Other tests run the Python of the documents that `WITH_PYTHON` does not name.
 """
 
-import json
 import os
 import shutil
 import subprocess
@@ -27,7 +26,7 @@ from support.t5_folders import T5Shape, write_t5
 pytestmark = pytest.mark.subprocess
 
 WITH_PYTHON = ("README.md", "quickstart.md", "real-data.md", "tour.md", "api.md", "sids.md")
-GRACE_FOR_READERS = """\
+GRACE_FOR_READERS = """#!/bin/sh
 case "$1 $*" in
   synth*--raw*) {grace} "$@" --sids 333 && exec sed -i 9999q raw/clicks.csv; exit 1 ;;
   synth*paper*) set -- "$@" --sids 3333 ;;
@@ -55,8 +54,7 @@ def folder(repository: Path, tmp_path: Path) -> Path:
     ads = {"ad_id": pa.array([5, 6]), "sid": pa.array([[1, 2, 3, 4], [1, 2, 3, 511]])}
     pq.write_table(pa.table(ads), tmp_path / "ads.parquet")
     (tmp_path / "targeting.yaml").write_text("{}\n")
-    items = {"7": ["<a_1>", "<b_2>"], "8": ["<a_1>", "<b_0>"]}
-    (tmp_path / "Beauty.index.json").write_text(json.dumps(items))
+    (tmp_path / "Beauty.index.json").write_text('{"7":["<a_1>","<b_2>"],"8":["<a_1>","<b_0>"]}')
     (tmp_path / "beauty.csv").write_text("ad_id,name\n7,soap\n8,comb\n")
     return tmp_path
 
@@ -83,8 +81,7 @@ def put_programs(folder: Path, ports: Sequence[int], grace: Path) -> Path:
     programs = folder / "programs"
     programs.mkdir()
     addresses = dict(zip(("retrieve", "admin", "metrics"), ports, strict=True))
-    filled = GRACE_FOR_READERS.format(grace=grace, **addresses)
-    (programs / "grace").write_text(f"#!/bin/sh\n{filled}")
+    (programs / "grace").write_text(GRACE_FOR_READERS.format(grace=grace, **addresses))
     (programs / "grace").chmod(0o755)
     return programs
 

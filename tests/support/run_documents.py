@@ -20,16 +20,17 @@ _BLOCK = re.compile(rf"^```(\w+) *(.*)\n{_LINES}(?:\n```\n{_LINES})?", re.MULTIL
 def rerun(page: Path, folder: Path) -> str:
     """Run all blocks in one shell, and return the page with what they printed."""
     text, script = page.read_text(), BEGINNING
-    blocks = list(enumerate(_BLOCK.finditer(text)))
-    for number, found in blocks:
+    blocks = [*_BLOCK.finditer(text)]
+    for found in blocks:
         block = Block(*found.group(1, 2, 3))
-        script += f"exec >{number}.out; printf '%d s: %s\\n' $SECONDS {quote(block.text)} >&2\n"
+        script += f"printf '\\0'; printf '%d s: %s\\n' $SECONDS {quote(block.text)} >&2\n"
         script += block.command
-    subprocess.run(["bash", "-eo", "pipefail", "-c", f"{script}\nstop"], cwd=folder, check=True)
-    for number, found in reversed(blocks):
+    command = ["bash", "-eo", "pipefail", "-c", f"{script}\nstop"]
+    done = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True)
+    for found, said in reversed([*zip(blocks, done.stdout.split("\0")[1:], strict=True)]):
         if found[4] is not None:
-            said = re.sub(" +\n", "\n", (folder / f"{number}.out").read_text()).strip("\n")
-            text = f"{text[: found.start(4)]}{said}\n{text[found.end(4) :]}"
+            shown = re.sub(" +\n", "\n", said).strip("\n")
+            text = f"{text[: found.start(4)]}{shown}\n{text[found.end(4) :]}"
     return text
 
 
