@@ -148,13 +148,8 @@ image:  ## build the container image grace:cpu; IMAGE=cuda: for a GPU; builder: 
 test-image: $(TOOLS)  ## build the CPU image with buildah, and run it as a container; needs root
 	$(BIN)/python -m pytest -m image --timeout 3600 tests/docker $(PYTEST_ARGS)
 
-SOAK_TESTS = tests/server/soak tests/server/reload tests/server/fleet \
-  $(addprefix tests/server/test_,fault_bytes.py fault_stages.py state_machine.py wire_readers.py) \
-  tests/cli/test_build_ray.py tests/index/test_expressions.py \
-  tests/model/test_eligibility_at_scale.py
-
 soak: native $(TOOLS) $(INSTALLED)-ray  ## run the tests that take minutes: the service, a million SIDs, a Ray cluster
-	$(BIN)/python -m pytest -m soak --timeout 3600 $(SOAK_TESTS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m soak --timeout 3600 tests $(PYTEST_ARGS)
 
 # The interpreter is not sanitized. So LD_PRELOAD loads the sanitizer's run-time, and after it the C++
 # library whose exceptions it watches. Leaks of the interpreter are not reported. PYTHONMALLOC gives

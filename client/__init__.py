@@ -13,24 +13,3 @@ from grace.client.request import Events, FilterFields, RequestFields, request_of
 from grace.client.request_json import request_of_json
 from grace.client.result import Ad, Ads, RetrieveResult, Sids
 from grace.configs.errors import CallError, InputError, InvalidCallError, RequestError
-
-__all__ = [
-    "Ad",
-    "AdminClient",
-    "Ads",
-    "AsyncClient",
-    "CallError",
-    "Client",
-    "Events",
-    "FilterFields",
-    "InputError",
-    "InvalidCallError",
-    "RequestError",
-    "RequestFields",
-    "RetrieveResult",
-    "Sids",
-    "Tls",
-    "request_of",
-    "request_of_json",
-    "tls_of",
-]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 
 import grpc
 from grpc_health.v1 import health_pb2
+from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from grace.client.connection import (
     OPTIONS,
@@ -26,13 +27,12 @@ from grace.client.retry import Attempts, RetryBudget
 from grace.client.target import Addresses, target_of
 from grace.configs.errors import CallError, InputError
 from grace.proto import retrieval_pb2 as wire
+from grace.proto.retrieval_pb2_grpc import AdsRetrievalStub
 
 if TYPE_CHECKING:
     from grace.index.tables.ids import DataIds
 
 SERVICE = "grace.v1.AdsRetrieval"
-METHOD = f"/{SERVICE}/Retrieve"
-CHECK = "/grpc.health.v1.Health/Check"
 LOOK_AGAIN_SECONDS = 0.05
 CHECK_SECONDS = 5.0
 CLOSED = "this client is closed; create another one"
@@ -73,16 +73,9 @@ class _Connected:
         self._closed = threading.Event()
         options = (*OPTIONS, *target.options)
         self._channel = channel(target.uri, tls, options, self._library)
-        self._retrieve = self._channel.unary_unary(
-            METHOD,
-            request_serializer=wire.RetrieveRequest.SerializeToString,
-            response_deserializer=wire.RetrieveResponse.FromString,
-        )
-        self._check = self._channel.unary_unary(
-            CHECK,
-            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
-            response_deserializer=health_pb2.HealthCheckResponse.FromString,
-        )
+        # The generated stubs have no types.
+        self._retrieve = AdsRetrievalStub(self._channel).Retrieve  # type: ignore[no-untyped-call]
+        self._check = HealthStub(self._channel).Check
 
     def _message(
         self,

@@ -73,15 +73,16 @@ def require_new(folder: Path) -> Path:
 
 @contextmanager
 def whole_folder(out: Path) -> Iterator[Path]:
-    """Yield a folder to write to, which becomes `out` at the end: whole or not at all."""
-    out = out.absolute()
+    """Yield a folder for files, which becomes `out` at the end: whole or not at all."""
+    out = Path(os.path.realpath(out))  # a link stays one
     partial = out.with_name(f".writing-{out.name}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(partial, ignore_errors=True)  # from a writer that was killed
         partial.mkdir()
         yield partial
-        sync(partial)
+        for path in (*partial.iterdir(), partial):
+            sync(path)
         partial.rename(out)
         sync(out.parent)
     except OSError as error:

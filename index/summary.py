@@ -1,11 +1,10 @@
 """The paper's index summary of any snapshot: counts, storage and deduplication, fill rates."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from grace.index.codebook.report import percentiles
 from grace.index.coverage import Coverage, coverage
 from grace.index.matchers.exact_lists import ExactLists
 from grace.index.matchers.node_matchers import NodeMatchers
@@ -112,7 +111,7 @@ def summarize(snapshot: Snapshot) -> IndexSummary:
         vocab_sizes=trie.vocab_sizes,
         sids=trie.num_leaves,
         ads=counts.ads,
-        ads_per_sid=_percentiles(np.diff(snapshot.ads.ad_offsets), 50, 90, 99),
+        ads_per_sid=percentiles(np.diff(snapshot.ads.ad_offsets), 50, 90, 99),
         rejects=facts.rejects,
         coverage=coverage(snapshot),
         updates_watermark=facts.updates_watermark,
@@ -134,15 +133,9 @@ def summarize(snapshot: Snapshot) -> IndexSummary:
     )
 
 
-def _percentiles(counts: npt.NDArray[np.integer[Any]], *percents: int) -> dict[str, int]:
-    found = np.percentile(counts, percents, method="inverted_cdf")
-    named = {f"p{percent}": int(size) for percent, size in zip(percents, found, strict=True)}
-    return named | {"max": int(counts.max())}
-
-
 def _entities(entities: Entities, ads: int) -> EntitySummary:
     counts = np.diff(entities.offsets) if len(entities) else np.zeros(1, np.int64)
-    per_entity = _percentiles(counts, 50, 99)
+    per_entity = percentiles(counts, 50, 99)
     return EntitySummary(entities.name, len(entities), per_entity, ads - len(entities.ads))
 
 
@@ -154,7 +147,7 @@ def _level(trie: SidTrie, position: int) -> LevelSummary:
 
 def _exact(schema: TargetingSchema, lists: ExactLists) -> ExactSummary:
     return ExactSummary(
-        rules_per_sid=_percentiles(np.diff(lists.leaf_offsets), 50, 90, 99),
+        rules_per_sid=percentiles(np.diff(lists.leaf_offsets), 50, 90, 99),
         leaf_rules=len(lists.leaf_rules),
         leaf_rule_bytes=lists.leaf_offsets.nbytes + lists.leaf_rules.nbytes,
         postings=tuple(

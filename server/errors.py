@@ -13,33 +13,21 @@ from grpc import StatusCode
 from grace.configs.errors import RequestError, one_line
 from grace.native.wire import words_of
 
-STATUS_OF: Mapping[str, StatusCode] = {
-    "malformed": StatusCode.INVALID_ARGUMENT,
-    "too_large": StatusCode.INVALID_ARGUMENT,
-    "invalid_field": StatusCode.INVALID_ARGUMENT,
-    "wrong_model": StatusCode.FAILED_PRECONDITION,
-    "wrong_sid_space": StatusCode.FAILED_PRECONDITION,
-    "too_many_calls": StatusCode.RESOURCE_EXHAUSTED,
-    "no_state_dir": StatusCode.FAILED_PRECONDITION,
-    "update_gap": StatusCode.FAILED_PRECONDITION,
-    "update_not_kept": StatusCode.UNAVAILABLE,
-    "too_many_updates": StatusCode.RESOURCE_EXHAUSTED,
-    "queue_full": StatusCode.RESOURCE_EXHAUSTED,
-    "displaced": StatusCode.RESOURCE_EXHAUSTED,
-    "overloaded": StatusCode.RESOURCE_EXHAUSTED,
-    "deadline_unmeetable": StatusCode.DEADLINE_EXCEEDED,
-    "deadline_exceeded": StatusCode.DEADLINE_EXCEEDED,
-    "cancelled": StatusCode.CANCELLED,
-    "not_ready": StatusCode.UNAVAILABLE,
-    "draining": StatusCode.UNAVAILABLE,
-    "internal": StatusCode.INTERNAL,
-    "not_finite": StatusCode.INTERNAL,
-    "stage_died": StatusCode.INTERNAL,
-    "load_failed": StatusCode.FAILED_PRECONDITION,
-    "load_refused": StatusCode.FAILED_PRECONDITION,
-    "too_many_loads": StatusCode.RESOURCE_EXHAUSTED,
-    "too_many_explanations": StatusCode.RESOURCE_EXHAUSTED,
+REASONS: Mapping[StatusCode, str] = {
+    StatusCode.INVALID_ARGUMENT: "malformed too_large invalid_field",
+    StatusCode.FAILED_PRECONDITION: (
+        "wrong_model wrong_sid_space no_state_dir update_gap load_failed load_refused"
+    ),
+    StatusCode.RESOURCE_EXHAUSTED: (
+        "too_many_calls too_many_updates too_many_loads too_many_explanations queue_full displaced "
+        "overloaded"
+    ),
+    StatusCode.DEADLINE_EXCEEDED: "deadline_unmeetable deadline_exceeded",
+    StatusCode.CANCELLED: "cancelled",
+    StatusCode.UNAVAILABLE: "not_ready draining update_not_kept",
+    StatusCode.INTERNAL: "internal not_finite stage_died",
 }
+STATUS_OF = {each: status for status, reasons in REASONS.items() for each in reasons.split()}
 
 SHED_REASONS = frozenset({"queue_full", "displaced", "overloaded"})
 """Reasons to refuse a valid request for lack of room in the queue."""

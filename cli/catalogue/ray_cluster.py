@@ -12,6 +12,7 @@ from ray.exceptions import AuthenticationError, RayError, RayTaskError
 
 from grace.configs.errors import GraceError, InputError, NativeError, WorkerError
 from grace.index.builder import Task
+from grace.index.tables.addresses import first_line
 
 LOCAL = "local"  # the address that starts a cluster on this machine for one build
 
@@ -51,7 +52,7 @@ def _join(address: str, options: Mapping[str, Any]) -> None:
             socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()
         ray.init(address=address, **options)
     except (AuthenticationError, OSError, RuntimeError, ValueError) as error:
-        fault = f"cannot join a cluster there ({_first_line(error)})"
+        fault = f"cannot join a cluster there ({first_line(error)})"
         raise InputError(f"--ray {address}: {fault}; {_JOIN}") from None
 
 
@@ -118,12 +119,8 @@ def _result(task: Task[Result], reference: Any) -> tuple[Result, int]:
     except RayTaskError:  # our own mistake keeps its traceback
         raise
     except RayError as error:
-        fault = f"its worker failed ({type(error).__name__}: {_first_line(error)})"
+        fault = f"its worker failed ({type(error).__name__}: {first_line(error)})"
         raise WorkerError(f"{task.name}: {fault}; {_NEEDS}") from None
     if isinstance(result, _Refused):
         raise result.error
     return result
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

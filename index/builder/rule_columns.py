@@ -44,10 +44,7 @@ def _values(rows: Rows, name: str, codes: Codes) -> ListColumn:
 
 
 def _groups(rows: Rows, name: str, codes: Codes) -> ListColumn:
-    given = rows.given(name)
-    if pa.types.is_null(given.type):
-        given = given.cast(pa.list_(pa.list_(pa.string())))
-    outer = list_parts(given)
+    outer = list_parts(rows.given(name))
     inner = other_rows(rows.file, {name: outer.flat}).rules(name)
     groups = Lists(inner.offsets, codes_of(inner.flat, codes))
     return replace(group_column(Groups(outer.offsets, groups)), valid=outer.valid)

@@ -89,10 +89,7 @@ def _values(rows: Rows, name: str) -> _Column:
 
 
 def _groups(rows: Rows, name: str) -> _Column:
-    given = rows.given(name)
-    if pa.types.is_null(given.type):
-        return [None] * len(rows)
-    parts = list_parts(given)
+    parts = list_parts(rows.given(name))
     return _cut(parts, _values(other_rows(rows.file, {name: parts.flat}), name))
 
 

@@ -184,4 +184,4 @@ def _write(
         write_sid_table(partial / SIDS_FILE, ids, tokens, facts.sid_space, facts.vocab_sizes)
         (partial / REPORT).write_text(json.dumps(report.to_json(), indent=1) + "\n")
         if out.exists():
-            shutil.rmtree(out)
+            shutil.rmtree(out.resolve())

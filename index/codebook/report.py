@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from grace.configs.arrays import Integers
 from grace.index.codebook.codebook import Tokens
-
-PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +66,17 @@ def report_of(
         )
         levels.append(report)
     of_sids = np.bincount(prefix)
-    percentiles = np.percentile(of_sids, [*PERCENTILES.values()], method="inverted_cdf").astype(int)
     return SidReport(
         sid_space=sid_space,
         vocab_sizes=codes,
         items=items,
         sids=len(of_sids),
-        items_per_sid=dict(zip(PERCENTILES, percentiles.tolist(), strict=True)),
+        items_per_sid=percentiles(of_sids, 50, 90, 99),
         levels=tuple(levels),
     )
+
+
+def percentiles(counts: Integers, *percents: int) -> dict[str, int]:
+    found = np.percentile(counts, percents, method="inverted_cdf")
+    named = {f"p{percent}": int(size) for percent, size in zip(percents, found, strict=True)}
+    return named | {"max": int(counts.max())}

@@ -165,7 +165,8 @@ class ExactMatcher:
         places = _excluded_places(limits.get("exclude"), snapshot.entities)
         at_most = _entity_limits(limits.get("at_most"), snapshot.schema.entities)
         offsets = np.empty(requests + 1, np.int64)
-        asked, kept = _asked(users)
+        kept: list[object] = []
+        asked = users.encoder.addresses(users.asked, kept)
         counts = np.empty((requests, _FIXED_COUNTS + len(asked)), np.int64)
         replies = np.zeros(1, np.uint64)
         kinds = len(snapshot.entities)
@@ -239,11 +240,3 @@ def _entity_limits(
                 raise ValueError(f"at_most[{name!r}] is {most}: give an entity and 0 or more")
             row[names.index(name)] = most
     return limits
-
-
-def _asked(users: UserRows) -> tuple[npt.NDArray[np.uintp], list[object]]:
-    """Return where C++ reads what users ask of each component, and what must live meanwhile."""
-    kept: list[object] = []
-    parts = zip(users.encoder.components, users.asked, strict=True)
-    addresses = [component.address(asked, kept) for component, asked in parts]
-    return np.array(addresses, np.uintp), kept

@@ -40,6 +40,8 @@ class ListParts:
 def list_parts(column: pa.Array) -> ListParts:
     """Take a list array apart. The offsets of a slice then begin at 0."""
     rows = len(column)
+    if pa.types.is_null(column.type):
+        column = column.cast(pa.list_(pa.null()))
     if pa.types.is_fixed_size_list(column.type):
         size = column.type.list_size
         offsets = np.arange(rows + 1, dtype=np.int64) * size

@@ -12,6 +12,7 @@ from itertools import chain, islice
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from grace.configs.arrays import AnyArray, Room, new_arrays
 from grace.configs.errors import InputError, RequestError
@@ -96,10 +97,10 @@ class UserEncoder:
         shapes = [each.shapes(size, most) for each in self.components]
         arrays = iter(room([*chain.from_iterable(shapes)]))
         rows = [each._make(islice(arrays, len(each))) for each in shapes]
-        parts = [*zip(self.components, rows, strict=True)]
-        kept: list[Any] = []
-        addresses = np.array([each.address(asked, kept) for each, asked in parts], np.uintp)
+        kept: list[object] = []
+        addresses = self.addresses(rows, kept)
         faults, ignored = read_batch(_read, self._handle, messages, size, now, addresses)
+        parts = zip(self.components, rows, strict=True)
         asked = tuple(each.filled(asked) for each, asked in parts)
         ignored = (*ignored, *[()] * (size - len(messages)))
         return ReadUsers(UserRows(self, asked, ignored), faults)
@@ -117,6 +118,11 @@ class UserEncoder:
         for fault in filter(None, read.faults):
             raise fault
         return read.rows
+
+    def addresses(self, asked: Sequence[Any], kept: list[object]) -> npt.NDArray[np.uintp]:
+        """Return where C++ finds what is asked of each component. `kept` must live meanwhile."""
+        parts = zip(self.components, asked, strict=True)
+        return np.array([component.address(each, kept) for component, each in parts], np.uintp)
 
     @cached_property
     def components(self) -> tuple[Component, ...]:

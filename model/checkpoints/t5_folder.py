@@ -291,23 +291,23 @@ def export_t5(checkpoint: Path, out: Path) -> T5Layout:
         history=encoder.history,
         max_history=spec.sequences[encoder.history].max_length,
     )
-    # Any token that no step reads can be the first one. The best has the encoder's embedding.
-    starts = torch.tensor([1 + row.equal(model.decoder.start) for row in state["features.embed"]])
+    # Decoding may begin with any token that no step reads, or with a code that has the embedding.
+    # The best token has it in the encoder, too.
+    starts = torch.tensor([2 + row.equal(model.decoder.start) for row in state["features.embed"]])
     for first, size in zip(encoder.token_offsets[:-1], spec.vocab_sizes, strict=False):
-        starts[first : first + size] = 0
-    special = dict.fromkeys(("decoder_start_token_id", "pad_token_id"), int(starts.argmax()))
+        starts[first : first + size] %= 2
+    start = {"decoder_start_token_id": int(starts.argmax())}
     values = {
-        "architectures": ["T5ForConditionalGeneration"],
         "model_type": "t5",
         **{theirs: getattr(encoder, ours) for ours, theirs in _KEYS.items()},
         "num_decoder_layers": spec.decoder.layers,
         "feed_forward_proj": encoder.ffn.replace("_", "-"),
         "tie_word_embeddings": False,
-        "eos_token_id": None,
-        **special,
+        **start,
     }
     places = _Places(out, {}, set(), None)
-    imported = _import(places, HfFolder(out, values).keys(T5Config), layout).model
+    config = load_section(T5Config, values, str(checkpoint / MODEL_YAML))
+    imported = _import(places, config, layout).model
     for key, theirs in asdict(imported.spec.decoder).items():
         ours = getattr(spec.decoder, key)
         if ours != theirs and key != "scale_scores":
@@ -321,6 +321,8 @@ def export_t5(checkpoint: Path, out: Path) -> T5Layout:
     if torch.equal(tensors[_HEAD], tensors[_TOKENS] * encoder.d_model**-0.5):
         del tensors[_HEAD]
         values["tie_word_embeddings"] = True
+    special = {**start, "pad_token_id": start["decoder_start_token_id"]}
+    values |= {"architectures": ["T5ForConditionalGeneration"], "eos_token_id": None, **special}
     generation = {**special, "max_new_tokens": spec.sid_length}
     # In transformers 5, a cache has as many layers as the encoder.
     generation["use_cache"] = encoder.layers == spec.decoder.layers

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from grace.configs.errors import CheckpointError
-from grace.configs.regular_files import closing, open_regular, sync
+from grace.configs.regular_files import closing, open_regular
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """The types of stored weights."""
@@ -100,7 +100,6 @@ def write_weights(path: Path, tensors: Mapping[str, Tensor]) -> None:
     except SafetensorError as error:
         raise OSError(errno.EIO, str(error), str(path)) from None
     path.chmod(mode)  # only the owner may read the library's file, and a server may be another user
-    sync(path)
 
 
 def _is_finite(tensor: Tensor, dtype: torch.dtype | None = None) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,36 +80,7 @@ def test_an_error_about_an_unknown_or_missing_key_has_its_path(
 
 @pytest.mark.parametrize(
     ("key", "value", "message"),
-    [
-        ("decoder", {"heads": "four"}, "decoder.heads: expected an integer, got 'four' (a string)"),
-        ("decoder", {"heads": True}, "decoder.heads: expected an integer, got true (a boolean)"),
-        ("decoder", {"heads": 1.0}, "decoder.heads: expected an integer, got 1.0 (a number)"),
-        ("decoder", {"heads": 1, "scale": "1"}, "decoder.scale: expected a number, got '1'"),
-        ("decoder", {"heads": 1, "scale": False}, "decoder.scale: expected a number, got false"),
-        ("decoder", {"heads": 1, "scale": float("nan")}, "decoder.scale: expected a finite number"),
-        ("name", False, "name: expected a string, got false (a boolean); quote it"),
-        ("name", 12, "name: expected a string, got 12 (an integer); quote it"),
-        ("name", None, "name: expected a string, got nothing"),
-        ("name", ["a"], "name: expected a string, got a list of 1"),
-        ("folder", 1, "folder: expected a string, got 1 (an integer); quote it"),
-        ("tied", 0, "tied: expected true or false, got 0 (an integer)"),
-        ("tied", "yes", "tied: expected true or false, got 'yes' (a string)"),
-        ("mode", "CD", "mode: expected one of cd, union, 7, got 'CD' (a string)"),
-        ("mode", 7.0, "mode: expected one of cd, union, 7, got 7.0 (a number)"),
-        ("start", "x", "start: expected a number, got 'x' (a string)"),
-        ("beams", 5, "beams: expected a list, got 5 (an integer)"),
-        ("beams", "15", "beams: expected a list, got '15' (a string)"),
-        ("beams", [1, "2"], "beams[1]: expected an integer, got '2' (a string)"),
-        ("span", ["a"], "span: expected a list of 2 values, got a list of 1"),
-        ("span", ["a", "b"], "span[1]: expected an integer, got 'b' (a string)"),
-        ("vocabularies", [], "vocabularies: expected keys with values, got a list of 0"),
-        ("vocabularies", {1: []}, "vocabularies: expected string keys, got 1 (an integer)"),
-        ("vocabularies", {"a": [False]}, "vocabularies.a[0]: expected a string, got false"),
-        ("limits", {"a": {"low": 2, "high": 1}}, "limits.a: low 2 is above high 1: swap them"),
-        ("limits", {"a": {"low": 0, "high": 0}}, "limits.a: low and high are 0: set one"),
-        ("extra", [{"heads": 1}, {}], "extra[1]: missing key 'heads'"),
-        ("name", 10**99, "name: expected a string, got 1000000"),
-    ],
+    yaml.safe_load(Path(__file__).with_name("wrong_values.yaml").read_text(encoding="utf-8")),
 )
 def test_an_error_about_a_wrong_value_has_its_path(key: str, value: object, message: str) -> None:
     found = fault({"decoder": DECODER, key: value})

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -218,39 +219,11 @@ def test_an_example_has_the_columns_of_its_clauses() -> None:
 
 DEEP = "(" * 101 + "age = 1" + ")" * 101
 FAULTS = [
-    ("", 0, "expected 'not', '(' or the name of an attribute, a set or a range (country, hour,"),
-    ("Age = 1", 0, "found 'Age'"),
-    ("flight = 1", 0, "flights go into columns of the ad"),
-    ("age = 1 and category = x", 12, "properties into filters of requests"),
-    ("country", 7, "expected 'in', 'not in', '=', '!='"),
-    ("country not = US", 12, "expected 'in', found '='"),
-    ("country in US", 11, "expected '[' and a list"),
-    ("country in []", 12, "expected a value, found ']'"),
-    ("country in [US CA]", 15, "expected ',' or ']', found 'CA'"),
-    ("country in [US, FR]", 16, "lists for 'country' (US, or, new york, true, a"),
-    ("hour in [5..5, 30..]", 15, "found a range"),
-    ("country = 'new york'", 10, 'found "\'"; put texts in double quotes'),
-    ('interests = "cars', 12, "put texts in double quotes"),
-    (r'interests = "\x41"', 12, "escaped as in JSON"),
-    (r'interests = "\ud800"', 12, "escaped as in JSON"),
-    ('interests = "*"', 12, "expected a value of the set 'interests', found '*'"),
-    ('interests = ""', 12, "expected a value, found ''"),
-    ("interests in [1..2]", 14, "a value of the set 'interests', found a range"),
-    ('age = "21"', 6, "and no integer beyond 2^53, for 'age', found '21'"),
-    ("age in [1e999]", 8, "a finite number"),
-    ("age < nan", 6, "a finite number"),
-    ("age in [..]", 10, "a finite number"),
-    ("hour in [5, 22..2]", 12, "expected 2..22, or 22.., ..2 to wrap around"),
-    ("(age = 1", 8, "expected 'and', 'or' or ')', found the end"),
-    ("age = 1 age = 2", 8, "expected 'and', 'or' or the end, found 'age'"),
+    *yaml.safe_load(Path(__file__).with_name("expression_faults.yaml").read_text(encoding="utf-8")),
     (DEEP, 100, "at most 100 open '('"),
     ("age = 1 or " * 64 + "age = 2", 0, "65 clauses, at most 64"),
     ("(age in [1, 2]) and " * 3000 + "age = 2", 0, "1000000 or more clauses"),
-    ("age in [1..2] and age > 2", 0, "no user can pass"),
-    ("not age in [..5, 5..]", 0, "no user can pass"),
-    ("country in [US] and country != US", 0, "no user can pass"),
     (f"country not in {json.dumps(COUNTRIES)}", 0, "no user can pass"),
-    ("interests in [a, b] and not interests in [b, a, c]", 0, "no user can pass"),
     ("interests = " + "é" * 32768, 0, "65548 bytes, at most 65536"),
 ]
 

@@ -14,16 +14,16 @@ from grace.index.targeting.schema import Property, Range, TargetingSchema
 from support.strategies import examples
 
 NUMBERS = (-0.0, 0.0, -1.5, 2.0**53, 1.0, inf, -inf, nan)
-NO_NUMBER = (1.0, 0.0)
-"""The range that no number is within. Users without a number see it if the schema says so."""
-
 BAD, EMPTY = (next(n for n, words in FAULTS.items() if w in words) for w in ("bad", "the range"))
 
 Ends = tuple[float | None, float | None]
 
 
 def fault_of(ends: Ends, codes: list[int] | None, missing_passes: bool) -> int:
-    """The first column that is wrong counts. A user's number is finite."""
+    """The first column that is wrong counts. A user's number is finite.
+
+    (1.0, -0.0) has none: only users without a number see it, if the schema says so.
+    """
     if any(end is not None and isnan(end) for end in ends):
         return BAD
     low, high = -inf if ends[0] is None else ends[0], inf if ends[1] is None else ends[1]

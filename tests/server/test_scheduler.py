@@ -1,8 +1,12 @@
 """Which requests wait, start, are refused and are too late: the scheduler under a test's clock."""
 
+from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from grace.server.errors import MAX_RETRY_SECONDS, MIN_RETRY_SECONDS, ServiceError, queue_full
 from grace.server.messages import PendingRequest, Span
@@ -11,94 +15,23 @@ from grace.server.scheduling.feedback import HeadStart, Margin
 from grace.server.scheduling.predictions import MIN_PATIENCE, REMEMBERED, Prediction
 from support.scheduler_desk import BUCKETS, Desk, names_of
 
-ORDERS = {
-    "a batch has the first to come, up to the largest bucket": ("012345678", "0123456 78"),
-    "NORMAL requests go first, and LOW ones fill the free rows": ("abcdefghi01", "01abcde fghi"),
-    "a batch has one profile, and others keep their places": ("01'23'4a'", "024 1'3'a'"),
-    "LOW ones take no further rows while NORMAL ones wait": ("abcdefghi0123'", "012a 3' bcdefgh i"),
-}
-DEADLINES = {
-    "LOW ones make no NORMAL one late": ("abcdef0@350", "0abc def"),
-    "a late LOW one keeps no row from those after it": ("a@50 b@150 c012", "-a 012c b"),
-    "a batch is made smaller for a request with little time": ("01@900 2@250", "12 0"),
-    "but not if the rest had no time for a full batch first": ("0@250 1@550 2@550", "-0 12"),
-    "nor if half of the largest batch waits": ("0@250 1@9000 2@9000 3@9000", "-0 123"),
-    "a late request leaves its row to the next": ("0@50 12345678", "-0 1234567 8"),
-}
-FITTING = {
-    "five of seven rows answer fewer requests a second than four of four": ("01234", "0123 4"),
-    "six of seven answer more": ("012345", "012345"),
-    "LOW ones count, as they fill the rows": ("01234a", "01234a"),
-    "but not those of another profile": ("01234a'", "0123 4 a'"),
-    "a request without time for two batches is not left behind": ("01234@600", "01234"),
-    "one with time for them is": ("01234@800", "0123 4"),
-    "three of four rows are better than two of two": ("012", "012"),
-}
+READ: Mapping[str, Any] = yaml.safe_load(
+    Path(__file__).with_name("scheduler_stories.yaml").read_text(encoding="utf-8")
+)
 
 
-def who_leaves(learned: str, cases: dict[str, tuple[str, str]]) -> dict[str, str]:
+def who_leaves(learned: str, cases: Mapping[str, tuple[str, str]]) -> dict[str, str]:
     """Return stories. They learn times after they submit, so that no request is refused."""
     learn = f"learn {learned}; " if learned else ""
     return {name: f"submit {given}; {learn}leave {left}" for name, (given, left) in cases.items()}
 
 
-STORIES = {
-    **who_leaves("", ORDERS),
-    **who_leaves("1:0.1 2:0.2 4:0.3 7:0.4", DEADLINES),
-    **who_leaves("1:0.15 2:0.25 4:0.3 7:0.4", FITTING),
-    "a request without time is refused, and one that waited in vain leaves": (
-        "submit 0@200 1@900; learn 1:0.25 2:0.25 4:0.25; refuse 2@200; leave -0 1"
-    ),
-    "a cancelled request leaves the queue at once, and only once": (
-        "submit 012; cancel 1; cancel 1 False; submit 3; leave 023; cancel 0 False"
-    ),
-    "a request waits for all that go before it, and for a batch with those after it": (
-        "learn 1:1 2:2 4:4 7:7; learn_reduced 1:10 2:20; submit 0123'a; need 14; need 24 X'@0.001;"
-        "refuse X@13900; refuse x@16900; submit 4@14100 567; need 18"
-    ),
-    **{
-        f"batches one after the other take as long as their slowest stage: {stages}": (
-            f"learn_stages {stages}; submit 01234567890123; need 14"
-        )
-        for stages in ("4 1 1", "1 4 1", "1 1 4")
-    },
-    "expired requests leave even while no batch may form": (
-        "occupy; submit 0 1@500 2@9000; wait 0.5; leave -1; end; leave 02"
-    ),
-    "one batch is prepared ahead of generate and no more": (
-        "occupy; submit 0; stay; go QUEUED; stay"  # the device has not begun the second
-    ),
-    "no batch forms while a generated one waits for post": (
-        "submit 0; form 0; submit 1; go QUEUED GENERATED; stay; go POST; form 1; submit 2;"
-        "go QUEUED GENERATED; stay; go POST; leave 2"
-    ),
-    "the work ahead shrinks while generate works, and may take longer than predicted": (
-        "learn 1:0.5 7:0.5; occupy XXXXXXX; need 1.5; wait 0.125; need 1.375; refuse 0@1300;"
-        "submit 0@1400; cancel 0; wait 99; need 1; go QUEUED; need 1"
-    ),
-    "a batch counts until post has ended it, and is learned from": (
-        "learn_stages 0.25 0.5 2; submit 0; form; need 4.75; wait 0.25; go QUEUED GENERATED POST;"
-        "wait 0.5; need 3.5; answer 0.25 0.5 1; need 1.75"
-    ),
-    "while generate works the next batch forms just in time to be prepared": (
-        "learn_stages 0.1 0.5 0; submit X; form; go QUEUED; submit 0; stay; wait 0.39; submit 1;"
-        "stay; wait 0.01; form 0 1"
-    ),
-    "a full batch forms at once": (
-        "learn_stages 0.1 0.5 0; submit X; form; go QUEUED; submit 0123456; form 0 1 2 3 4 5 6"
-    ),
-    "a closed scheduler takes nothing": "close; refuse 1 draining",
-}
-HELD = {
-    "a batch is held back to fill": (
-        "submit 012345; wait 0.24; stay; submit 6; leave 0123456; submit 7; wait 0.2; submit 8;"
-        "stay; wait 0.05; leave 78"
-    ),
-    "but not until one of its requests is late": (
-        "learn 2:0.125; submit 0 1@250; wait 0.09; stay; wait 0.02; leave 01"
-    ),
-    "nor once no more will come": "submit 0; close; leave 0",
-    "what waited to fill does not let later batches form earlier": (
+STORIES = READ["stories"]
+for learned, cases in READ["leaves"].items():
+    STORIES |= who_leaves(learned, cases)
+LATER = "what waited to fill does not let later batches form earlier"
+HELD = READ["held"] | {
+    LATER: (
         "learn_stages 0.1 0.5 0;"
         + 30 * "submit 0; stay; wait 0.25; form; answer 0.1 0.5 0; wait 10;"
         + "submit X; stay; wait 0.25; form; go QUEUED; submit 1; wait 0.39; stay; wait 0.01; form 1"

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile, GenerationConfig
@@ -30,90 +31,9 @@ from support.update_calls import update
 
 pytestmark = pytest.mark.subprocess
 
-# What causes the fault, and the pieces of the one line in their order. {} is a folder.
-TAKEN = "address already in use; choose"
-SHORT = {"default_profile": "short", "profiles": {"short": {"beams": [1, 4, 4], "num_sids": 4}}}
-TLS = {"certificate": "{}/own.pem", "key": "{}/own.key"}
-FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
-    "no-snapshots": ({"snapshots": "{}/nowhere"}, ("snapshots: ", "nowhere", ";")),
-    "unpublished": (
-        {"snapshots": "{}/no-weights"},
-        ("snapshots: ", "no-weights: nothing is published here; build a version into it"),
-    ),
-    "one-folder-above": (
-        {"snapshots": "{}/above"},
-        ("snapshots: ", "above: nothing is published here; did you mean ", "/above/snapshots?"),
-    ),
-    "taken-metrics": (
-        {"metrics": {"port": "PORT"}},
-        ("metrics: 127.0.0.1:", TAKEN, "metrics.port"),
-    ),
-    "not-here-relays": (
-        {"listen": {"host": "203.0.113.7", "front_ends": 2}},
-        ("listen: 203.0.113.7:0: cannot assign requested address; choose",),
-    ),
-    "open-admin-over-tls": (
-        {"admin": {"host": "::", "tls": TLS}},
-        ("admin.host: :: is beyond loopback, ", "; give admin.tls with client_ca, or listen on"),
-    ),
-    "no-checkpoint": (
-        {"checkpoint": "{}/nowhere"},
-        ("checkpoint: ", "nowhere", "expected a folder with model.yaml"),
-    ),
-    "no-weights": ({"checkpoint": "{}/no-weights"}, ("checkpoint: ", WEIGHTS, "missing", ";")),
-    "steps": ({"generation": SHORT}, ("generation.profiles.short.beams: 3 steps", ";")),
-    "no-such-device": ({"device": "abacus"}, ("device 'abacus'", "; use cuda:0, or cpu")),
-    "no-gpu": ({"device": "cuda:63"}, ("no-gpu.yaml: device cuda:63: torch ", " cpu")),
-    "precision": (
-        {"precision": "bf16"},
-        ("precision.yaml: precision: bf16 needs a GPU; on device cpu use fp32 or auto",),
-    ),
-    "bad-warm-up": ({"warm_up": "{}/bad.jsonl"}, ("warm_up: ", "bad.jsonl: line 2", "no_such_f")),
-    "no-state": (
-        {"state_dir": "{}/bad.jsonl"},
-        ("no-state.yaml: state_dir: ", "bad.jsonl/ad_updates: Not a directory; name a local fold"),
-    ),
-    "deleted-pin": (
-        {"state_dir": "{}/deleted-pin"},
-        (
-            "state_dir: ",
-            "deleted-pin/pin.json pins version 4711, which cannot be",
-            "publish a version above 4712, or remove the file to follow CURRENT",
-        ),
-    ),
-    "state-in-use": (
-        {"state_dir": "{}/in-use"},
-        ("in-use/ad_updates: another server uses it; give each server a separate state_dir",),
-    ),
-    "damaged-updates": (
-        {"state_dir": "{}/damaged-log"},
-        (
-            "damaged-log/ad_updates/log: offset 8: damaged",
-            "set updates.require_full, start the server, and send a FULL",
-        ),
-    ),
-    "taken": ({"listen": {"port": "PORT"}}, ("listen: 127.0.0.1:", TAKEN, "listen.port", "--port")),
-    "taken-relays": (
-        {"listen": {"port": "PORT", "front_ends": 2}},
-        ("listen: 127.0.0.1:", TAKEN, "listen.port (--port"),
-    ),
-    "no-name": (
-        {"listen": {"host": "é" * 70 + ".com"}},
-        ("listen: ééé", ":0: not a host name; choose another listen.host"),
-    ),
-    "open-admin": (
-        {"admin": {"host": "0.0.0.0"}},
-        ("open-admin.yaml: admin.host: 0.0.0.0 is beyond loopback", "give admin.tls with client_"),
-    ),
-    "no-certificate": (
-        {"listen": {"tls": {**TLS, "certificate": "{}/nowhere.pem"}}},
-        ("no-certificate.yaml: listen.tls.certificate: ", "nowhere.pem: no such file", "; name a"),
-    ),
-    "replaced": (
-        {"snapshots": "nowhere", "device": "abacus"},
-        ("replaced.yaml with --port ", " --device cpu: listen: 127.0.0.1:", TAKEN),
-    ),
-}
+FAULTS: Mapping[str, Any] = yaml.safe_load(
+    Path(__file__).with_name("start_up_faults.yaml").read_text(encoding="utf-8")
+)
 
 
 def write_faulty(files: ServingFiles, folder: Path) -> None:
@@ -179,8 +99,9 @@ def ends(
     options = ("--snapshots", serving_files.snapshots, "--port", taken_port, "--device", "cpu")
     started = {}
     with updates_log(folder / "in-use"):
-        for name, (sections, _) in FAULTS.items():
-            config = files.write_config(f"{name}.yaml", **filled(sections, folder, taken_port))
+        for name, fault in FAULTS.items():
+            settings = filled(fault["settings"], folder, taken_port)
+            config = files.write_config(f"{name}.yaml", **settings)
             more = options if name == "replaced" else ()
             command = [*map(str, (GRACE, "serve", "--config", config, *more))]
             started[name] = forked(command, plain_environment())
@@ -196,7 +117,7 @@ def test_a_server_that_cannot_start_says_why_in_one_line_and_exits_with_2(
     assert end.code == 2
     assert line.startswith("error: ")
     at = 0
-    for piece in FAULTS[fault][1]:
+    for piece in FAULTS[fault]["line"]:
         assert piece in line[at:], f"{piece!r} in {line!r}"
         at = line.index(piece, at) + len(piece)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,74 +50,11 @@ FILES = sorted(arrays_of(small_snapshot()))
 Row = tuple[str, Any, Any, str]
 ROW = ("name", "at", "value", "fault")
 
-# The small catalogue: nodes per level 1, 2, 4, 6; 8 ads in 9 rules, of which two
-# alternatives have two; attributes of 16 bits.
 FAULTS: list[Row] = [
-    ("node_offsets", 0, 1, "offset 0 is 1, expected 0"),
-    ("node_offsets", 2, -1, "offset 2 is -1, below the one before it, 2"),
-    ("node_offsets", 2, 99, "offset 3 is 6, below the one before it, 99"),
-    ("node_offsets", 1, 0, "node 0 is empty: offsets 0 and 1 are both 0"),
-    ("node_offsets", -1, 13, "the last offset is 13, but csr_tokens has 12 entries"),
-    ("node_offsets", 1, 3, "offset 1 is 3, expected 2: there the children of level 0 end"),
-    ("csr_tokens", 0, 4, "entry 0 is token 4, expected 0 to 3"),
-    ("csr_tokens", -1, 65535, "entry 11 is token 65535, expected 0 to 8"),
-    ("csr_tokens", 1, 0, "entry 1 is token 0, not above the one before it, 0"),
-    ("ad_offsets", 1, 0, "leaf 0 is empty: offsets 0 and 1 are both 0"),
-    ("ad_offsets", -1, 2**62, f"the last offset is {2**62}, but ad_ids has 8 entries"),
-    ("ad_ids", 0, -7, "entry 0 is id -7, expected 0 to 9223372036854775807"),
-    ("ad_ids", 1, 7, "entry 1 is id 7, not above the one before it, 7"),
-    ("ad_ids", 2, 111, "entry 6 is ad id 111, not above the one before it, 111"),
-    ("ad_rule", 3, 99, "entry 3 is rule 99, expected 0 to 10"),
-    ("ad_rule", 3, -1, "entry 3 is rule -1, expected 0 to 10"),
-    ("ad_weight", 2, np.nan, "entry 2 is nan, expected a finite number"),
-    ("ad_weight", 2, -np.inf, "entry 2 is -inf, expected a finite number"),
-    ("ad_lookup", 0, 8, "entry 0 is ad 8, expected 0 to 7"),
-    ("ad_lookup", 7, -1, "entry 7 is ad -1, expected 0 to 7"),
-    ("ad_lookup", 1, 3, "entry 1 is ad id 5, not above the one before it, 5"),
-    ("rule_rows", (0, 0), 5, "entry 0 is row 5, expected 0 to 4"),
-    ("rule_bitmask_table", 1, 1 << 16, "row 1 has a bit set beyond the 16 bits"),
-    ("rule_rows", (2, 3), 3, "entry 15 is row 3, expected 0 to 2"),
-    ("rule_rows", (6, 1), -9, "entry 37 is row -9, expected 0 to 3"),
-    ("rule_rows", (8, 5), 3, "entry 53 is row 3, expected 0 to 2"),
-    ("ad_rule", 0, 9, "the ads have 11 rules, expected 10"),
-    ("alternative_offsets", 1, 0, "alternative 0 is empty: offsets 0 and 1 are both 0"),
-    ("alternative_offsets", 1, 99, "offset 2 is 4, below the one before it, 99"),
-    ("alternative_offsets", -1, 5, "the last offset is 5, but alternative_rules has 4 entries"),
-    ("alternative_rules", 3, 9, "entry 3 is rule 9, expected 0 to 8"),
-    ("alternative_rules", 0, -1, "entry 0 is rule -1, expected 0 to 8"),
-    ("set_include_offsets.location", -1, 9, "last offset is 9, but set_include_values has 3"),
-    ("set_include_values.location", 1, 3, "entry 1 is value 3, expected 0 to 2"),
-    ("set_include_values.location", 0, 1, "entry 1 is value 1, not above"),
-    ("set_exclude_values.audience", 0, -1, "entry 0 is value -1, expected 0 to 2"),
-    ("set_exclude_offsets.audience", 1, 9, "offset 2 is 1, below the one before it, 9"),
-    ("set_groups.audience", 3, -1, "offset 3 is -1, below the one before it, 0"),
-    ("set_groups.audience", -1, 3, "the last offset is 3, but set_group_offsets has 2 groups"),
-    ("set_group_offsets.audience", 1, 0, "group 0 is empty: offsets 0 and 1 are both 0"),
-    ("set_group_offsets.location", 0, 1, "offset 0 is 1, expected 0"),
-    ("set_group_values.audience", 2, 3, "entry 2 is value 3, expected 0 to 2"),
-    ("set_group_values.audience", 1, 2, "entry 2 is value 2, not above the one before it, 2"),
-    ("rule_intervals.age", (0, 0), np.nan, "row 0 is [nan, inf], expected an interval"),
-    ("rule_intervals.age", (1, 0), np.inf, "row 1 is [inf, inf], expected an interval"),
-    ("rule_intervals.flight", (0, 1), -np.inf, "row 0 is [-inf, -inf], expected an interval"),
-    ("rule_intervals.flight", (1, 1), 0, "row 1 is [1767225600000.0, 0.0], expected an interval"),
-    ("property_offsets.category", 1, 2, "offset 2 is 1, below the one before it, 2"),
-    ("property_offsets.category", -1, 4, "the last offset is 4, but property_values has 3"),
-    ("property_values.category", 0, 2, "entry 0 is value 2, expected 0 to 1"),
-    ("property_values.category", 1, 1, "entry 2 is value 1, not above the one before it, 1"),
-    ("value_offsets.audience", 1, 99, "offset 2 is 13, below the one before it, 99"),
-    ("value_utf8.audience", 3, 0x80, r"entry 0 is b'caf\x80\xa9', expected UTF-8"),
-    ("value_utf8.audience", 0, 0x7A, r"entry 1 is value b'cyclists', not above the one before it"),
-    ("entity_ids.campaign", 0, -1, "entry 0 is id -1, expected 0 to 9223372036854775807"),
-    ("entity_ids.campaign", 1, 9, "entry 1 is id 9, not above the one before it, 9"),
-    ("entity_of_ad.campaign", 3, 3, "entry 3 is entity 3, expected -1 to 2"),
-    ("entity_of_ad.campaign", 3, -2, "entry 3 is entity -2, expected -1 to 2"),
-    ("entity_offsets.campaign", 0, -1, "offset 0 is -1, expected 0"),
-    ("entity_offsets.campaign", 1, 0, "entity 0 is empty: offsets 0 and 1 are both 0"),
-    ("entity_offsets.campaign", 1, 99, "offset 2 is 5, below the one before it, 99"),
-    ("entity_offsets.campaign", -1, 7, "the last offset is 7, but entity_ads has 6 entries"),
-    ("entity_ads.campaign", 0, 8, "entry 0 is ad 8, expected 0 to 7"),
-    ("entity_ads.advertiser", 0, -1, "entry 0 is ad -1, expected 0 to 7"),
-    ("entity_ads.campaign", 1, 0, "entry 1 is ad 0, not above the one before it, 0"),
+    (name, tuple(at) if isinstance(at, list) else at, value, fault)
+    for name, at, value, fault in yaml.safe_load(
+        Path(__file__).with_name("array_faults.yaml").read_text(encoding="utf-8")
+    )
 ]
 
 
