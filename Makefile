@@ -28,7 +28,7 @@ SANITIZER_RUNTIME = $(foreach name,libasan.so libstdc++.so.6,$(shell $${CXX:-g++
 CPP_FILES = $(shell find native/src native/cuda native/include native/tests -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup native proto fix check test test-compile test-gpu test-package lock image test-image soak sanitize bench load demo demo-model
+.PHONY: help setup native proto fix check test test-compile test-gpu test-package lock image test-image soak sanitize bench load demo demo-model real
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -194,3 +194,11 @@ demo-model: native  ## train the demonstration model again, minutes; writes mode
 	$(BIN)/grace synth --preset demo --seed 1 --out build/demo
 	$(BIN)/grace train --data build/demo --out build/demo-model --seed 1
 	cp build/demo-model/* model/demo/
+
+real: native $(TOOLS)  ## run docs/real-data.md and docs/tour.md, 15 minutes; writes their outputs
+	rm -rf build/real
+	@mkdir -p build/real $(BENCH_RESULTS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH="tests$${PYTHONPATH:+:$$PYTHONPATH}" COLUMNS=100 NO_COLOR=1 TERM=dumb \
+	  $(BIN)/python -m support.run_documents build/real docs/real-data.md docs/tour.md
+	cp build/real/groceries/real.json $(BENCH_RESULTS)
+	$(BIN)/python -m grace.bench.pictures $(BENCH_RESULTS)

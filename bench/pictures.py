@@ -1,4 +1,4 @@
-"""Draw the pictures of README.md and docs/eligibility.md from the result files of both tables.
+"""Draw the pictures of README.md, docs/eligibility.md and docs/tour.md from their result files.
 
     python -m grace.bench.pictures bench/results/h200
 
@@ -37,7 +37,10 @@ _LINES = {
 
 
 def draw_pictures(results: Path) -> list[Path]:
-    """Draw `overview.png` and `passrate.png` next to the result files."""
+    """Draw `real.svg`, or else `overview.png` and `passrate.png`, next to the result files."""
+    if (results / "real.json").exists():
+        _panels(read_result(results / "real.json")["rows"]).savefig(results / "real.svg")
+        return [results / "real.svg"]
     study = read_result(results / "passrate.json")["rows"]
     ladder = read_result(results / "ladder.json")["rows"]
     drawn = {"overview.png": _overview(study, ladder), "passrate.png": _pass_rates(study)}
@@ -54,6 +57,13 @@ def _overview(study: Sequence[Row], ladder: Sequence[Row]) -> Figure:
     _draw_groups(ads, title, list(_MODES.values()), eligible_ads(study))
     names = ["the paper, GH200", *_PRECISIONS.values()]
     _draw_groups(times, "Time of a batch of 16, ms", names, batch_times(ladder))
+    return figure
+
+
+def _panels(rows: Sequence[Row]) -> Figure:
+    figure = Figure(figsize=(10, 7), layout="constrained")
+    for axes, row in zip(figure.subplots(2, 2).flat, rows, strict=True):
+        _draw_groups(axes, row["title"], row["names"], row["groups"])
     return figure
 
 

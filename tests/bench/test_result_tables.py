@@ -100,6 +100,8 @@ def test_every_knob_is_in_the_document_with_its_value(repository: Path) -> None:
 def test_the_pictures_show_the_committed_results(repository: Path, tmp_path: Path) -> None:
     results = shutil.copytree(RESULTS / "h200", tmp_path / "results")
     drawn = draw_pictures(results)
+    real = shutil.copytree(RESULTS / "cpu-2core", tmp_path / "real")
+    assert draw_pictures(real) == [real / "real.svg"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
     for path, document in zip(drawn, ("README.md", "docs/eligibility.md"), strict=True):
         text = (repository / document).read_text(encoding="utf-8")

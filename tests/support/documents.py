@@ -13,6 +13,7 @@ from textwrap import dedent
 
 NOT_RUN = (
     "builds or runs images",
+    "downloads 32 MB",
     "installs the project",
     "is in quickstart.md",
     "measures the machine",
@@ -27,6 +28,11 @@ NOT_RUN = (
     "takes an hour",
     "takes minutes",
 )
+
+BEGINNING = """
+stop() { for job in $(jobs -p); do kill "$job"; wait "$job"; done; }
+trap 'code=$?; trap - EXIT; stop; exit $code' EXIT
+"""
 
 _BLOCK = re.compile(r"^( *)```(\w+) *([^\n`]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
@@ -45,6 +51,13 @@ class Block:
     @property
     def file(self) -> str | None:
         return self.note if self.note and self.not_run is None else None
+
+    @property
+    def command(self) -> str:
+        """The lines of a shell script that run the block, or write its file."""
+        program = f"cat >{self.file}" if self.file else "python"
+        runs = self.language == "sh" and not self.file
+        return self.text if runs else f"{program} <<'END'\n{self.text}END\n"
 
 
 def blocks_of(page: Path) -> Iterator[Block]:
