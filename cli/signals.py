@@ -13,7 +13,7 @@ class Ending:
     """Whether a signal asked the command to end."""
 
     asked: bool = False
-    in_steps: bool = False  # whether a first signal waits for the end of a step
+    in_steps: bool = False  # whether the first signal waits for `if_asked`, between two steps
 
     def end(self, *_: object) -> None:
         again, self.asked = self.asked, True
@@ -29,8 +29,8 @@ class Ending:
 def ending_in_order() -> Iterator[Ending]:
     """Let SIGTERM and a lost terminal end the command like Ctrl-C, so that it cleans up.
 
-    A long loop calls `if_asked` in every step. Python drops an interrupt that it raises in a
-    finalizer or in a callback of its import system, and the loop would go on.
+    A long loop calls `if_asked` in every step: Python drops an interrupt that it raises in a
+    finalizer or in a callback of its import system, and the loop would continue.
 
     A signal that the caller ignores stays ignored: `nohup` keeps a command without its terminal.
     """

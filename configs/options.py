@@ -126,12 +126,12 @@ class TrainingRun(LogOptions):
         None
     )
     start: Annotated[
-        Path | None, Option("Checkpoint from which to train on.", "FOLDER", name="--from")
+        Path | None, Option("Checkpoint to start from, with its model.", "FOLDER", name="--from")
     ] = None
     steps: Annotated[int | None, Option("Steps instead of the recipe's.", least=1)] = None
     seed: Annotated[int, Option("Equal seeds give equal weights on one machine.", least=0)] = 1
     seeds: Annotated[
-        int, Option("Train with so many seeds from --seed on, to see how recall varies.", least=1)
+        int, Option("Train with N seeds from --seed on, and print how recall varies.", least=1)
     ] = 1
 
 

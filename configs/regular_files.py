@@ -73,8 +73,8 @@ def require_new(folder: Path) -> Path:
 
 @contextmanager
 def whole_folder(out: Path) -> Iterator[Path]:
-    """Yield a folder for files, which becomes `out` at the end: whole or not at all."""
-    out = Path(os.path.realpath(out))  # a link stays one
+    """Yield a new folder to fill. At the end it becomes `out`, whole or not at all."""
+    out = Path(os.path.realpath(out))  # keep a link, and write its target
     partial = out.with_name(f".writing-{out.name}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -22,8 +22,8 @@ _COMPARED_AT = 10  # the cut-off at which the model should be ahead of `follower
 def train(run: TrainingRun, as_json: AsJson = False) -> None:
     """Train a model to predict what users click next, and measure its recall.
 
-    Catalogue and log decide the model's size and vocabulary. The command writes a checkpoint,
-    `recipe.yaml`, and `metrics.json` with recall@k on held-out users.
+    The model's size and vocabulary follow from the data. The command writes a checkpoint,
+    `recipe.yaml`, and `metrics.json` with recall@k. After Ctrl-C, the same command continues.
 
     Example: `grace train --data catalogue --out checkpoint`
     """

@@ -291,8 +291,8 @@ def export_t5(checkpoint: Path, out: Path) -> T5Layout:
         history=encoder.history,
         max_history=spec.sequences[encoder.history].max_length,
     )
-    # Decoding may begin with any token that no step reads, or with a code that has the embedding.
-    # The best token has it in the encoder, too.
+    # Decoding may begin with any token that no step reads, or else with a code whose embedding is
+    # the decoder's start. Prefer a token that has this embedding in the encoder.
     starts = torch.tensor([2 + row.equal(model.decoder.start) for row in state["features.embed"]])
     for first, size in zip(encoder.token_offsets[:-1], spec.vocab_sizes, strict=False):
         starts[first : first + size] %= 2

@@ -57,15 +57,15 @@ class SequenceEvents:
 
     @property
     def width(self) -> int | None:
-        """The number of places for the events of each request, if not the declared maximum."""
+        """The number of places for each request's events, or None for the declared maximum."""
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class PaddedEvents(SequenceEvents):
-    """Events with equally many places per request, of which the offsets count the first ones.
+    """Events padded to the same number of places per request. The offsets count the real events.
 
-    No shape depends on the events, so one CUDA graph fits all batches of a size and a width.
+    No shape depends on the events, so one CUDA graph fits all batches of one size and width.
     """
 
     def rows_and_places(self) -> tuple[Tensor, Tensor]:

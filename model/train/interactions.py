@@ -30,7 +30,7 @@ class Interactions:
     side: Mapping[str, Int64] = field(default_factory=dict)  # int64 [events] each
     # [events] each: lists of texts that say who the user is
     attributes: Mapping[str, pa.Array] = field(default_factory=dict)
-    # the held-out events that choose the weights
+    # the held-out events whose NDCG chooses the weights
     validation: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
@@ -78,13 +78,13 @@ class Interactions:
         return found
 
 
-_WIDTHS = 4  # histories are padded to multiples of it, or to the most events
+_WIDTHS = 4  # pads histories to a multiple of it, or to `max_length`
 
 
 class HistoryBatches:
     """Batches of the histories before given events, each of at most `max_length` events.
 
-    The log is on the device, and every shape depends on the number of events alone.
+    The log is on the device. Shapes depend only on the number of events and the width.
     """
 
     def __init__(
@@ -115,14 +115,14 @@ class HistoryBatches:
         return lengths
 
     def width(self, events: Int64) -> int:
-        """Return enough places for each history before `events`, one of few numbers."""
+        """Return a width that fits every history before `events`; few different widths occur."""
         longest = int(self.lengths(events).max())
         return min(self._history.max_length, max(1, -(-longest // _WIDTHS)) * _WIDTHS)
 
     def inputs(self, events: Int64 | Tensor, width: int | None = None) -> ModelInputs:
         """Return the history before each of `events`, int64 [B]. A user's first event has none.
 
-        Histories are padded to `width` events, by default to the most.
+        This pads histories to `width` events, by default to `max_length`.
         """
         asked = torch.as_tensor(events, device=self.device)
         most = width or self._history.max_length

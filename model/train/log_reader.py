@@ -32,7 +32,7 @@ from grace.model.train.interactions import Interactions
 
 _SPLITS = ("train", "test", "validation")
 _TRAIN, _TEST, _VALIDATION = range(3)
-_FEWEST_TO_VALIDATE = 2  # events of a user, besides one that training sees
+_FEWEST_TO_VALIDATE = 2  # a user needs more events than these two: training sees the others
 _BATCH_ROWS = 1 << 20
 _ANY = 1 << 62  # refused ads; a log's events of them count as unknown
 _UNKNOWN = -1  # the leaf of an event whose ad the catalogue does not have
@@ -68,7 +68,7 @@ def read_log(
     max_unknown: float = 0.0,  # the largest share of events that may be left out
     *,
     attributes: bool = False,  # whether to read the columns that say who a user is
-    validation: bool = False,  # whether training leaves out a second event of each user
+    validation: bool = False,  # whether to hold out a second event of each user
 ) -> ReadLog:
     if folder.log is None:
         raise InputError(
@@ -246,10 +246,10 @@ def _require_known(
 def _held_out(
     name: str, events: pa.Table, rows: Int64, offsets: Int64, users: AnyArray, validation: bool
 ) -> tuple[Bools, Int64]:
-    """Return which events training does not see, and those of them that choose the weights.
+    """Return which events training does not see, and which of them choose the weights.
 
-    Without a column, they are each user's newest event and, for validation, the one before it. With
-    it, they are those of the users in `test` and `validation`.
+    Without the column `split`, training does not see each user's newest event and, for validation,
+    the one before it. With the column, it does not see the users in `test` and `validation`.
     """
     sizes = np.diff(offsets)
     newest = offsets[1:][sizes > 1] - 1

@@ -27,11 +27,11 @@ Progress = Callable[[str, int, int, str], None]  # (what, done, total, details)
 
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
-# On a GPU. The first steps are not recorded: they make the optimiser's state.
+# On a GPU, the first steps run without a graph: they create the optimiser's state.
 _STEPS_BEFORE_GRAPH = 3
-_STEPS_BETWEEN_LOOKS = 50  # at the loss, which waits for the GPU
+_STEPS_BETWEEN_LOOKS = 50  # a look reads the loss, and waits for the GPU
 _SECONDS_BETWEEN_STATES = 300
-_SORTED_BATCHES = 8  # drawn together, and sorted by the lengths of histories
+_SORTED_BATCHES = 8  # drawn together, then sorted by the length of the history
 
 
 def fit(
@@ -45,8 +45,8 @@ def fit(
 ) -> tuple[float, ...]:
     """Train in place; return each step's loss. Equal seeds give equal weights on one machine.
 
-    With `validate_every`, the model ends with the weights of the highest score. A training that its
-    progress interrupts leaves its state in `unfinished`, and the next one goes on from there.
+    With `validate_every`, the model ends with the weights of the highest score. After a
+    KeyboardInterrupt, `unfinished` keeps the state, and the next call continues from it.
     """
     for module in model.modules():
         if isinstance(module, nn.Dropout):
@@ -75,10 +75,10 @@ def fit(
 
 
 class _Training:
-    """A training from step to step.
+    """The state of a training, and `step`, which advances it.
 
-    On a GPU, a CUDA graph does all of a step, from the events' numbers on. There is one for each
-    width of the histories.
+    On a GPU, a CUDA graph runs a whole step, from the indices of the events on. Each width of the
+    histories needs another graph.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class _Training:
         (torch.cuda if self._cuda else torch).set_rng_state(state["random"])
 
     def _look(self) -> None:
-        """Read the latest loss, and require that all are numbers."""
+        """Read the latest loss, and require that it is finite, like all before it."""
         losses = self._losses[: self.done]
         self._latest = losses[-1].item()
         if not math.isfinite(self._latest):
@@ -156,7 +156,7 @@ class _Training:
             )
 
     def _loss(self, width: int) -> Tensor:
-        """Do a step; return its loss, which later ones overwrite."""
+        """Run a step; return its loss, which a later step overwrites."""
         if not self._cuda or self.done < self._recorded_from:
             return self._compute(width)
         if width not in self._graphs:
@@ -183,7 +183,7 @@ class _Training:
 
 
 class _Best:
-    """The weights with the highest score, which `validate_every` asks for."""
+    """The weights with the highest score, if `validate_every` is set."""
 
     def __init__(self, model: Model, score: Callable[[], float], config: TrainingConfig) -> None:
         self._model, self._score, self._config = model, score, config
@@ -193,7 +193,7 @@ class _Best:
         return f", NDCG@10 {self.state['score']:.4f}" if self.state["weights"] else ""
 
     def ends(self, step: int) -> bool:
-        """Validate if it is time; return whether the scores no longer rise."""
+        """Validate if it is time; return whether `patience` scores in a row were not better."""
         every = self._config.validate_every
         if not every or step % every:
             return False
@@ -229,7 +229,7 @@ def learning_rate_at(step: int, config: TrainingConfig) -> float:
 def reproducible(
     threads: int = 1, device: torch.device = CPU, seed: int = 0, products: str = "highest"
 ) -> Iterator[None]:
-    """Make every run draw the same numbers and add them in the same order.
+    """Make every run draw the same random numbers, and add in the same order.
 
     At the end, restore the process's settings.
     """
@@ -273,7 +273,7 @@ def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
 def _endless(batches: HistoryBatches, size: int, rng: np.random.Generator) -> Iterator[Int64]:
     """Yield batches from one shuffle after another; a batch may span two shuffles.
 
-    The histories of a batch are about equally long, so little of it is padding.
+    A batch has histories of similar length, so it needs little padding.
     """
     examples = batches.log.examples()
     waiting = examples[:0]

@@ -117,7 +117,7 @@ class RecipeFile:
     sections: Mapping[str, Mapping[str, Any]]
 
     def continuing(self, checkpoint: Path, spec: EncoderDecoderSpec) -> "RecipeFile":
-        """Return this recipe for a checkpoint's model."""
+        """Return this recipe with the model of a checkpoint."""
         if self.sections["model"]:
             raise ConfigError(f"{self.path}: model: the checkpoint of --from has one; remove it")
         model = {**spec.to_json(), "vocab_sizes": list(spec.vocab_sizes)}

@@ -109,7 +109,7 @@ class _Prepared:
     model: Model
 
     def facts(self, run: TrainingRun) -> Iterator[str | AnyArray]:
-        """Yield what decides the weights."""
+        """Yield all that decides the weights."""
         log = self.batches.log
         yield repr((self.recipe, run.seed, self.device.type))
         yield checkpoints.checkpoint_id(run.start) if run.start else ""

@@ -1,4 +1,4 @@
-"""The file that a stopped training leaves next to its checkpoint's folder, to go on from."""
+"""The file that keeps the state of a stopped training, next to the folder of its checkpoint."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -32,13 +32,13 @@ class Unfinished:
         return cls(out.with_name(out.name + _SUFFIX), digest.hexdigest(), note)
 
     def read(self) -> dict[str, Any] | None:
-        """Return the state of the stopped training, or None without one."""
+        """Return the state of the stopped training, or None if there is no file."""
         try:
             state: dict[str, Any] = torch.load(self.path, "cpu", weights_only=True)
             if state["made_of"] == self.made_of:
-                self.note(f"{self.path}: the training goes on after step {state['done']:,}")
+                self.note(f"{self.path}: the training continues after step {state['done']:,}")
                 return state
-            fault = "is of a training with another recipe, seed, device or log"
+            fault = "comes from another recipe, seed, device or log"
         except FileNotFoundError:
             return None
         except (*_UNREADABLE, UnpicklingError) as error:
@@ -57,7 +57,7 @@ class Unfinished:
     def stop(self, state: dict[str, Any]) -> None:
         self.write(state)
         said = f"stopped after step {state['done']:,} of {len(state['losses']):,}"
-        self.note(f"{said}; {self.path} keeps them, and the same command goes on from there")
+        self.note(f"{said}; {self.path} keeps the state, and the same command continues")
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)

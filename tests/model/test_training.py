@@ -304,12 +304,12 @@ def test_a_stopped_training_goes_on_to_the_weights_of_one_that_was_not_stopped(
             train_model(stopped, stopping(after), notes.append)
         assert kept.exists()
         assert not stopped.out.exists()
-        assert notes[-1].startswith(f"stopped after step {after} of 60; {kept} keeps them")
+        assert notes[-1].startswith(f"stopped after step {after} of 60; {kept} keeps the state")
     for other in (replace(stopped, seed=2), replace(stopped, steps=59)):
         with pytest.raises(InputError, match="another recipe, seed, device or log; remove it, or"):
             train_model(other, silent)
     again = train_model(stopped, silent, notes.append)
-    assert f"{kept}: the training goes on after step 33" in notes
+    assert f"{kept}: the training continues after step 33" in notes
     assert (again.checkpoint, again.losses) == (whole.checkpoint, whole.losses)
     assert not kept.exists()
     damaged = replace(stopped, out=tmp_path / "damaged")

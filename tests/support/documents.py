@@ -54,7 +54,7 @@ class Block:
 
     @property
     def command(self) -> str:
-        """The lines of a shell script that run the block, or write its file."""
+        """The lines of a shell script that run the block or write its file."""
         program = f"cat >{self.file}" if self.file else "python"
         runs = self.language == "sh" and not self.file
         return self.text if runs else f"{program} <<'END'\n{self.text}END\n"

@@ -200,7 +200,7 @@ def _bag(rows: Sequence[Sequence[int]], hash_rows: int) -> JaggedIds:
 
 
 def plain_bucket(age: int) -> int:
-    """1 + floor(log2(1 + age)) is how many bits 1 + age has."""
+    """Return 1 + floor(log2(1 + age)), the number of bits of 1 + age, within the buckets."""
     return min((1 + age).bit_length(), AGE_BUCKETS - 1)
 
 

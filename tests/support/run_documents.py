@@ -1,8 +1,8 @@
-"""Run the blocks of documents, and write what they print into the documents.
+"""Run the blocks of documents, and write their outputs into the documents.
 
     python -m support.run_documents build/real docs/real-data.md docs/tour.md
 
-A block without a language shows what the block before it printed.
+A block without a language shows the output of the block before it.
 """
 
 import re
@@ -18,7 +18,7 @@ _BLOCK = re.compile(rf"^```(\w+) *(.*)\n{_LINES}(?:\n```\n{_LINES})?", re.MULTIL
 
 
 def rerun(page: Path, folder: Path) -> str:
-    """Run all blocks in one shell, and return the page with what they printed."""
+    """Run all blocks in one shell, and return the page with their outputs."""
     text, script = page.read_text(), BEGINNING
     blocks = [*_BLOCK.finditer(text)]
     for found in blocks:
