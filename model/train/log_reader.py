@@ -269,8 +269,10 @@ def _held_out(
     if len(mixed):
         user = users[np.searchsorted(offsets, mixed[0], side="right") - 1]
         raise InputError(f"{name}: user {user} is in two splits; keep all events of a user in one")
-    if not {_TRAIN, _TEST} <= {*part.tolist()}:
-        raise InputError(f"{name}: column split needs users of both kinds, {_SPLITS[:2]}")
+    for needed in (_TRAIN, _TEST):
+        if needed not in part:
+            fault = f"no user is in {_SPLITS[needed]!r}; put some there, or leave the column out"
+            raise InputError(f"{name}: column split: {fault}")
     return part != _TRAIN, newest[part[newest] == _VALIDATION]
 
 

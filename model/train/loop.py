@@ -45,8 +45,8 @@ def fit(
 ) -> tuple[float, ...]:
     """Train in place; return each step's loss. Equal seeds give equal weights on one machine.
 
-    With `validate_every`, the model ends with the weights of the highest score. After a
-    KeyboardInterrupt, `unfinished` keeps the state, and the next call continues from it.
+    With `validate_every`, the model ends with the weights of the highest score. If `progress`
+    raises a KeyboardInterrupt, `unfinished` keeps the state, and the next call continues from it.
     """
     for module in model.modules():
         if isinstance(module, nn.Dropout):
@@ -58,19 +58,20 @@ def fit(
             training.restore(state)
         order = _endless(batches, config.batch, np.random.default_rng(seed))
         kept = time.monotonic()
-        try:
-            for events in islice(order, training.done, config.steps):
-                training.step(events)
+        for events in islice(order, training.done, None):
+            if training.is_over():
+                break
+            training.step(events)
+            try:
                 progress("train", training.done, config.steps, str(training))
-                if training.ends():
-                    break
-                if unfinished is not None and time.monotonic() > kept + _SECONDS_BETWEEN_STATES:
-                    unfinished.write(training.state())
-                    kept = time.monotonic()
-        except KeyboardInterrupt:
-            if unfinished is not None and training.done:
-                unfinished.stop(training.state())
-            raise
+            except KeyboardInterrupt:
+                if unfinished is not None:
+                    unfinished.stop(training.state())
+                raise
+            late = time.monotonic() > kept + _SECONDS_BETWEEN_STATES
+            if unfinished is not None and (late or training.is_over()):
+                unfinished.write(training.state())
+                kept = time.monotonic()
         return training.finish()
 
 
@@ -114,9 +115,10 @@ class _Training:
         self.done += 1
         if not self._cuda or self.done % _STEPS_BETWEEN_LOOKS == 1:
             self._look()
+        self._best.look(self.done)
 
-    def ends(self) -> bool:
-        return self._best.ends(self.done)
+    def is_over(self) -> bool:
+        return self.done == self._config.steps or self._best.is_final()
 
     def finish(self) -> tuple[float, ...]:
         self._look()
@@ -192,16 +194,19 @@ class _Best:
     def __str__(self) -> str:
         return f", NDCG@10 {self.state['score']:.4f}" if self.state["weights"] else ""
 
-    def ends(self, step: int) -> bool:
-        """Validate if it is time; return whether `patience` scores in a row were not better."""
+    def is_final(self) -> bool:
+        """Return whether `patience` scores in a row were not better."""
+        return bool(self.state["worse"] >= self._config.patience)
+
+    def look(self, step: int) -> None:
+        """Validate if it is time."""
         every = self._config.validate_every
         if not every or step % every:
-            return False
+            return
         self.state["worse"] += 1
         if (score := self._score()) > self.state["score"]:
             weights = {name: weight.clone() for name, weight in self._model.state_dict().items()}
             self.state = {"weights": weights, "score": score, "worse": 0}
-        return bool(self.state["worse"] >= self._config.patience)
 
     def choose(self) -> None:
         if self.state["weights"]:

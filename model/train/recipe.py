@@ -121,7 +121,7 @@ class RecipeFile:
         if self.sections["model"]:
             raise ConfigError(f"{self.path}: model: the checkpoint of --from has one; remove it")
         model = {**spec.to_json(), "vocab_sizes": list(spec.vocab_sizes)}
-        return RecipeFile(checkpoint, {**self.sections, "model": model})
+        return RecipeFile(self.path or checkpoint, {**self.sections, "model": model})
 
     @property
     def side_columns(self) -> tuple[str, ...]:

@@ -92,7 +92,7 @@ def train_model(
         note(f"reading the ads and the log of {run.data}")
         prepared = _prepare(run, device)
         note(prepared.plan())
-        unfinished = Unfinished.of(run.out, prepared.facts(run), note)
+        unfinished = Unfinished.of(run, prepared.facts(run), note)
         report = _train(run, prepared, made_here, progress, unfinished)
         made_here.rename(run.out)
     unfinished.remove()
@@ -133,10 +133,17 @@ def _prepare(run: TrainingRun, device: torch.device) -> _Prepared:
         written = written.continuing(run.start, model.spec)
     folder = read_data_folder(run.data)
     catalogue = catalogue_of(folder, run)
+    if run.start is not None and model is not None:
+        checkpoints.require_match(model.spec, catalogue, run.start)
     validation = bool(written.sections["training"].get("validate_every"))
     side = written.side_columns
     read = read_log(folder, catalogue, side, run.max_unknown, validation=validation)
     log = read.interactions
+    if validation and not len(log.validation):
+        raise InputError(
+            f"{run.data}: no user has an event to validate: give some users the split "
+            "`validation`, or remove training.validate_every"
+        )
     recipe = recipe_for(written, catalogue, log, device.type)
     if run.steps is not None:  # a warm-up takes at most a tenth of a run
         warmup_steps = min(recipe.training.warmup_steps, run.steps // 10)

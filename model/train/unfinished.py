@@ -11,6 +11,7 @@ import xxhash
 
 from grace.configs.arrays import AnyArray
 from grace.configs.errors import InputError
+from grace.configs.options import TrainingRun
 
 _SUFFIX = ".unfinished"
 _UNREADABLE = (OSError, EOFError, RuntimeError, LookupError, TypeError, ValueError)
@@ -20,16 +21,19 @@ _UNREADABLE = (OSError, EOFError, RuntimeError, LookupError, TypeError, ValueErr
 class Unfinished:
     path: Path
     made_of: str  # the digest of all that decides the weights
+    again: str  # the options that continue it
     note: Callable[[str], None]  # prints a line
 
     @classmethod
     def of(
-        cls, out: Path, facts: Iterable[str | AnyArray], note: Callable[[str], None]
+        cls, run: TrainingRun, facts: Iterable[str | AnyArray], note: Callable[[str], None]
     ) -> "Unfinished":
         digest = xxhash.xxh3_128()
         for fact in facts:
             digest.update(fact.encode() if isinstance(fact, str) else fact.tobytes())
-        return cls(out.with_name(out.name + _SUFFIX), digest.hexdigest(), note)
+        path = run.out.with_name(run.out.name + _SUFFIX)
+        again = f"--out {run.out} --seed {run.seed} and otherwise the same options"
+        return cls(path, digest.hexdigest(), again, note)
 
     def read(self) -> dict[str, Any] | None:
         """Return the state of the stopped training, or None if there is no file."""
@@ -57,7 +61,7 @@ class Unfinished:
     def stop(self, state: dict[str, Any]) -> None:
         self.write(state)
         said = f"stopped after step {state['done']:,} of {len(state['losses']):,}"
-        self.note(f"{said}; {self.path} keeps the state, and the same command continues")
+        self.note(f"{said}; {self.path} keeps the state: train with {self.again} to continue")
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)

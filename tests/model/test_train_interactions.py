@@ -87,8 +87,8 @@ def every(name: str, value: object) -> Callable[[Rows], object]:
         (one("sid", [0, 0, 0, 0]), r"row 8: sid \[0, 0, 0, 0\]; at most 0.0% .* --max-unknown"),
         (one("sid", None), r"row 8: sid None"),
         (one("split", "valid"), "column 'split' has 'valid'; it must be one of"),
-        (every("split", "train"), "column split needs users of both kinds"),
-        (every("split", "test"), "column split needs users of both kinds"),
+        (every("split", "train"), "column split: no user is in 'test'; put some there"),
+        (every("split", "test"), "column split: no user is in 'train'; put some there"),
         (one("user_id", None), "row 8: user_id: is null"),
         (every("user_id", 1.5), "column 'user_id' must be int64 or text, got double"),
         (

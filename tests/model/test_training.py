@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from grace.configs.errors import ConfigError, InputError
+from grace.configs.errors import CheckpointError, ConfigError, InputError
 from grace.configs.options import TrainingRun
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, TARGETING_FILE, read_data_folder
@@ -271,9 +271,9 @@ def test_batches_of_short_histories_have_few_places_and_the_same_loss(
 CAREFUL = "training: {validate_every: 10, dropout: 0.2, label_smoothing: 0.1, batch: 31, "
 
 
-def stopping(after: int) -> Progress:
+def stopping(after: int, at: str = "train") -> Progress:
     def progress(what: str, done: int, _total: int, _latest: str) -> None:
-        if what == "train" and done == after:
+        if what == at and done >= after:
             raise KeyboardInterrupt
 
     return progress
@@ -299,7 +299,7 @@ def test_a_stopped_training_goes_on_to_the_weights_of_one_that_was_not_stopped(
     stopped = replace(careful, out=tmp_path / "stopped")
     kept = tmp_path / "stopped.unfinished"
     notes: list[str] = []
-    for after in (7, 33):
+    for after in (7, 30, 33):
         with pytest.raises(KeyboardInterrupt):
             train_model(stopped, stopping(after), notes.append)
         assert kept.exists()
@@ -314,6 +314,11 @@ def test_a_stopped_training_goes_on_to_the_weights_of_one_that_was_not_stopped(
     assert not kept.exists()
     damaged = replace(stopped, out=tmp_path / "damaged")
     (tmp_path / "damaged.unfinished").write_bytes(b"no state")
+    with pytest.raises(KeyboardInterrupt):
+        train_model(replace(stopped, out=tmp_path / "measured"), stopping(1, "evaluate"))
+    assert (tmp_path / "measured.unfinished").exists()
+    measured = train_model(replace(stopped, out=tmp_path / "measured"), silent)
+    assert measured.checkpoint == whole.checkpoint
     with pytest.raises(InputError, match=r"unfinished: cannot be read: .*; remove it, or choose"):
         train_model(damaged, silent)
 
@@ -357,5 +362,5 @@ def test_a_checkpoint_is_trained_on_with_its_own_model(
     assert load_checkpoint(further.out).spec == load_checkpoint(careful.out).spec
     with pytest.raises(ConfigError, match=r"model: the checkpoint of --from has one; remove it"):
         train_model(replace(further, config=careful.config, out=tmp_path / "x"), silent)
-    with pytest.raises(ConfigError, match=r"whole: model.sid_space is small-1, the data's is oth"):
+    with pytest.raises(CheckpointError, match="sid_space is 'small-1', but the catalogue has 'oth"):
         train_model(replace(further, sid_space="other", out=tmp_path / "x"), silent)
