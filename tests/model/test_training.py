@@ -292,9 +292,11 @@ def careful(training_folder: Path, tmp_path: Path) -> TrainingRun:
     return small_run(tmp_path / "data", tmp_path / "whole", config=config)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_stopped_training_goes_on_to_the_weights_of_one_that_was_not_stopped(
-    careful: TrainingRun, tmp_path: Path
+    careful: TrainingRun, tmp_path: Path, device: str
 ) -> None:
+    careful = replace(careful, device=device)
     whole = train_model(careful, silent)
     stopped = replace(careful, out=tmp_path / "stopped")
     kept = tmp_path / "stopped.unfinished"
