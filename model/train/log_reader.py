@@ -107,6 +107,11 @@ def read_log(
     )
     if not len(log.last_events()):
         raise InputError(f"{name}: no held-out user has two events; recall needs a history")
+    if validation and not len(validated):
+        raise InputError(
+            f"{name}: has no event for training.validate_every: it needs a user of two events in "
+            "the split `validation`, or without splits a user of three; set validate_every to 0"
+        )
     return ReadLog(log, len(leaves), len(leaves) - len(known))
 
 
@@ -269,7 +274,7 @@ def _held_out(
     if len(mixed):
         user = users[np.searchsorted(offsets, mixed[0], side="right") - 1]
         raise InputError(f"{name}: user {user} is in two splits; keep all events of a user in one")
-    if not {_TRAIN, _TEST} <= {*part.tolist()}:
+    if not np.bincount(part, minlength=len(_SPLITS))[[_TRAIN, _TEST]].all():
         raise InputError(f"{name}: column split needs users of both kinds, {_SPLITS[:2]}")
     return part != _TRAIN, newest[part[newest] == _VALIDATION]
 

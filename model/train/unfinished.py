@@ -11,6 +11,7 @@ import xxhash
 
 from grace.configs.arrays import AnyArray
 from grace.configs.errors import InputError
+from grace.configs.regular_files import sync
 
 _SUFFIX = ".unfinished"
 _UNREADABLE = (OSError, EOFError, RuntimeError, LookupError, TypeError, ValueError)
@@ -50,7 +51,12 @@ class Unfinished:
         partial = self.path.with_name(f".writing-{self.path.name}")
         try:
             torch.save({**state, "made_of": self.made_of}, partial)
+            sync(partial)
             partial.rename(self.path)
+        except (OSError, RuntimeError) as error:  # torch hides the number of a full disk's error
+            (line, *_) = str(error).split("\n")
+            fault = f"cannot be written: {line}; make room, or choose another --out"
+            raise InputError(f"{self.path}: {fault}") from None
         finally:
             partial.unlink(missing_ok=True)
 

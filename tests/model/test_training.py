@@ -14,13 +14,14 @@ from grace.configs.options import TrainingRun
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, TARGETING_FILE, read_data_folder
 from grace.index.trie import SidTrie
-from grace.model.checkpoints.checkpoint import load_checkpoint
+from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint
 from grace.model.checkpoints.init import random_model
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.log_reader import read_log
 from grace.model.train.loop import Progress, fit, learning_rate_at, reproducible, sequence_loss
 from grace.model.train.recipe import Recipe, TrainingConfig, read_recipe, recipe_for
 from grace.model.train.run import RECIPE_FILE, train_model
+from grace.model.train.unfinished import Unfinished
 from support.builds import silent
 from support.models import SMALL_DECODER, random_context, random_decoder, sequence_scores
 from support.training import SMALL_RECIPE, small_run
@@ -299,7 +300,7 @@ def test_a_stopped_training_goes_on_to_the_weights_of_one_that_was_not_stopped(
     stopped = replace(careful, out=tmp_path / "stopped")
     kept = tmp_path / "stopped.unfinished"
     notes: list[str] = []
-    for after in (7, 33):
+    for after in (7, 30, 60):  # the last two are steps that validate
         with pytest.raises(KeyboardInterrupt):
             train_model(stopped, stopping(after), notes.append)
         assert kept.exists()
@@ -309,9 +310,13 @@ def test_a_stopped_training_goes_on_to_the_weights_of_one_that_was_not_stopped(
         with pytest.raises(InputError, match="another recipe, seed, device or log; remove it, or"):
             train_model(other, silent)
     again = train_model(stopped, silent, notes.append)
-    assert f"{kept}: the training goes on after step 33" in notes
+    assert f"{kept}: the training goes on after step 60" in notes
     assert (again.checkpoint, again.losses) == (whole.checkpoint, whole.losses)
     assert not kept.exists()
+    full = replace(stopped, out=tmp_path / "full")
+    (tmp_path / ".writing-full.unfinished").symlink_to("/dev/full")
+    with pytest.raises(InputError, match=r"full.unfinished: cannot be written: .*; make room, or"):
+        train_model(full, stopping(1))
     damaged = replace(stopped, out=tmp_path / "damaged")
     (tmp_path / "damaged.unfinished").write_bytes(b"no state")
     with pytest.raises(InputError, match=r"unfinished: cannot be read: .*; remove it, or choose"):
@@ -343,6 +348,48 @@ def test_validation_events_choose_the_weights_and_training_sees_none_of_them(
     after = model.state_dict()
     assert all(torch.equal(weight, after[name]) for name, weight in at[1].items())
     assert any(not torch.equal(weight, after[name]) for name, weight in at[2].items())
+
+
+def test_an_interrupt_within_a_step_keeps_no_half_of_it(
+    batches: HistoryBatches, recipe: Recipe, tmp_path: Path
+) -> None:
+    def score() -> float:
+        raise KeyboardInterrupt
+
+    unfinished = Unfinished.of(tmp_path / "out", (), print)
+    config = replace(recipe.training, validate_every=3)
+    with pytest.raises(KeyboardInterrupt):
+        fit(random_model(recipe.model, 1), batches, config, 1, silent, score, unfinished)
+    assert unfinished.read() is None
+
+
+def test_a_log_without_events_to_validate_is_an_error(
+    careful: TrainingRun, training_folder: Path
+) -> None:
+    with pytest.raises(InputError, match=r"has no event for training.validate_every: it needs a"):
+        train_model(replace(careful, data=training_folder), silent)
+
+
+def test_weights_that_overflow_name_the_learning_rate(careful: TrainingRun, tmp_path: Path) -> None:
+    config = tmp_path / "hot.yaml"
+    config.write_text("training: {steps: 9, learning_rate: 1.0e+30, validate_every: 1}")
+    with pytest.raises(ConfigError, match=r"not finite; .*: choose a lower training.learning_rate"):
+        train_model(replace(careful, config=config), silent)
+
+
+def test_the_folder_of_a_link_gets_the_checkpoint(careful: TrainingRun, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("new")
+    report = train_model(replace(careful, out=tmp_path / "link", steps=1), silent)
+    assert checkpoint_id(tmp_path / "new") == report.checkpoint
+
+
+def test_smoothing_spreads_over_tokens_and_not_over_extra_rows() -> None:
+    targets = torch.tensor([[2], [0], [1]])
+    logits = torch.randn(3, 9, generator=torch.Generator().manual_seed(1))
+    smoothed = sequence_loss((logits,), targets, 0.3, [5])
+    wanted = 0.3 / 5 * torch.ones(3, 5) + 0.7 * torch.eye(5)[targets[:, 0]]
+    expected = -(wanted * logits.log_softmax(dim=1)[:, :5]).sum(dim=1).mean()
+    assert smoothed.item() == pytest.approx(expected.item(), abs=1e-6)
 
 
 def test_a_checkpoint_is_trained_on_with_its_own_model(
