@@ -121,7 +121,7 @@ class LogOptions(Stated):
 class TrainingRun(LogOptions):
     """A training. `steps` overrides the recipe's length."""
 
-    out: Annotated[Path, Option("Folder of the checkpoint, new or empty.", is_new=True)]
+    out: Annotated[Path, "Folder of the checkpoint, new or empty."]
     config: Annotated[Path | None, "YAML that changes the recipe: model, training, generation."] = (
         None
     )

@@ -12,6 +12,7 @@ from grace.cli.reports import print_shares
 from grace.cli.signals import ending_in_order
 from grace.configs.machine import yield_cores_while_waiting
 from grace.configs.options import TrainingRun
+from grace.configs.regular_files import require_new
 
 if TYPE_CHECKING:
     from grace.model.train.run import TrainingReport
@@ -27,6 +28,12 @@ def train(run: TrainingRun, as_json: AsJson = False) -> None:
 
     Example: `grace train --data catalogue --out checkpoint`
     """
+    runs = [run]
+    if run.seeds > 1:
+        seeds = range(run.seed, run.seed + run.seeds)
+        runs = [replace(run, seed=seed, out=run.out / f"seed-{seed}") for seed in seeds]
+    for each in runs:
+        require_new(each.out)  # before the first training, which may take hours
     yield_cores_while_waiting()
     from grace.bench.result_file import write_result
     from grace.model.train.run import train_model
@@ -45,10 +52,6 @@ def train(run: TrainingRun, as_json: AsJson = False) -> None:
             _print(report, run.out)
         return report
 
-    runs = [run]
-    if run.seeds > 1:
-        seeds = range(run.seed, run.seed + run.seeds)
-        runs = [replace(run, seed=seed, out=run.out / f"seed-{seed}") for seed in seeds]
     reports = [trained(each) for each in runs]
     if as_json:
         rows = [

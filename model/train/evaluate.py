@@ -19,6 +19,7 @@ import torch
 from grace import kernels
 from grace.configs.arrays import Bools, Float64, Int64
 from grace.configs.eligibility import EXACT
+from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile, profile_of
 from grace.configs.options import EvaluationSpec
 from grace.index.snapshot import Snapshot
@@ -141,7 +142,10 @@ class Search:
             users = kernels.UserTensors.asking(nobody)
         engine = PlainGeneration(self.model, self.ops)
         found = engine.generate(features, SearchTask(users, self.index, self.profile))
-        found.require_finite()
+        try:
+            found.require_finite()
+        except ValueError as error:
+            raise ConfigError(f"{error}: choose a lower training.learning_rate") from None
         leaves: Int64 = found.leaves.cpu().numpy()
         return leaves
 

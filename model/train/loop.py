@@ -3,8 +3,8 @@
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import Any
 
@@ -58,18 +58,18 @@ def fit(
             training.restore(state)
         order = _endless(batches, config.batch, np.random.default_rng(seed))
         kept = time.monotonic()
-        for events in islice(order, training.done, None):
-            if training.is_over():
+        for events in islice(order, training.done, config.steps):
+            if training.ended:
                 break
             training.step(events)
             try:
                 progress("train", training.done, config.steps, str(training))
-            except KeyboardInterrupt:
+            except KeyboardInterrupt:  # elsewhere, it may come in the middle of a step
                 if unfinished is not None:
                     unfinished.stop(training.state())
                 raise
             late = time.monotonic() > kept + _SECONDS_BETWEEN_STATES
-            if unfinished is not None and (late or training.is_over()):
+            if unfinished is not None and (late or training.ended):
                 unfinished.write(training.state())
                 kept = time.monotonic()
         return training.finish()
@@ -93,7 +93,7 @@ class _Training:
         self.done = 0
         self._model, self._batches, self._config = model, batches, config
         self._cuda = device.type == "cuda"
-        self._best = _Best(model, score, config)
+        self._best = _Best(model, score)
         self._losses = torch.empty(config.steps, device=device)
         self._latest = math.nan
         self._rate = torch.zeros((), device=device)
@@ -113,12 +113,16 @@ class _Training:
         self._rate.fill_(learning_rate_at(self.done, self._config))
         self._losses[self.done] = self._loss(self._batches.width(events))
         self.done += 1
-        if not self._cuda or self.done % _STEPS_BETWEEN_LOOKS == 1:
+        validates = self._config.validate_every and self.done % self._config.validate_every == 0
+        if not self._cuda or validates or self.done % _STEPS_BETWEEN_LOOKS == 1:
             self._look()
-        self._best.look(self.done)
+        if validates:
+            self._best.validate()
 
-    def is_over(self) -> bool:
-        return self.done == self._config.steps or self._best.is_final()
+    @property
+    def ended(self) -> bool:
+        no_longer_better = self._best.state["worse"] >= self._config.patience
+        return self.done == self._config.steps or bool(no_longer_better)
 
     def finish(self) -> tuple[float, ...]:
         self._look()
@@ -176,7 +180,8 @@ class _Training:
         context = self._model.user_context(self._batches.inputs(self._events, width))
         targets = self._batches.targets(self._events)
         logits = self._model.decoder.sequence_logits(context, targets)
-        loss = sequence_loss(logits, targets, self._config.label_smoothing)
+        sizes = self._model.spec.vocab_sizes
+        loss = sequence_loss(logits, targets, self._config.label_smoothing, sizes)
         loss.backward()  # type: ignore[no-untyped-call]
         clip_grad_norm_(self._model.parameters(), self._config.clip_norm, error_if_nonfinite=False)
         self._optimizer.step()
@@ -187,38 +192,39 @@ class _Training:
 class _Best:
     """The weights with the highest score, if `validate_every` is set."""
 
-    def __init__(self, model: Model, score: Callable[[], float], config: TrainingConfig) -> None:
-        self._model, self._score, self._config = model, score, config
+    def __init__(self, model: Model, score: Callable[[], float]) -> None:
+        self._model, self._score = model, score
         self.state: dict[str, Any] = {"weights": {}, "score": -math.inf, "worse": 0}
 
     def __str__(self) -> str:
         return f", NDCG@10 {self.state['score']:.4f}" if self.state["weights"] else ""
 
-    def is_final(self) -> bool:
-        """Return whether `patience` scores in a row were not better."""
-        return bool(self.state["worse"] >= self._config.patience)
-
-    def look(self, step: int) -> None:
-        """Validate if it is time."""
-        every = self._config.validate_every
-        if not every or step % every:
-            return
-        self.state["worse"] += 1
+    def validate(self) -> None:
         if (score := self._score()) > self.state["score"]:
             weights = {name: weight.clone() for name, weight in self._model.state_dict().items()}
             self.state = {"weights": weights, "score": score, "worse": 0}
+        else:
+            self.state["worse"] += 1
 
     def choose(self) -> None:
         if self.state["weights"]:
             self._model.load_state_dict(self.state["weights"])
 
 
-def sequence_loss(logits: tuple[Tensor, ...], targets: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Return the batch's mean -log p(SID).   logits [B, C_t] by position, targets int64 [B, L]"""
+def sequence_loss(
+    logits: tuple[Tensor, ...], targets: Tensor, smoothing: float = 0.0, sizes: Sequence[int] = ()
+) -> Tensor:
+    """Return the batch's mean -log p(SID).   logits [B, C_t] by position, targets int64 [B, L]
+
+    Smoothing spreads over `sizes` tokens, not over the extra rows of a head after them.
+    """
     losses = [
         functional.cross_entropy(x, targets[:, t], label_smoothing=smoothing)
         for t, x in enumerate(logits)
     ]
+    for x, tokens in zip(logits, sizes, strict=False):
+        if smoothing and x.shape[1] > tokens:
+            losses.append(smoothing * (x.mean() - x[:, :tokens].mean()))
     return torch.stack(losses).sum()
 
 
@@ -251,7 +257,11 @@ def reproducible(
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(products)
     try:
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with (
+            # A graph records on the current device.
+            torch.cuda.device(device) if device.type == "cuda" else nullcontext(),
+            torch.random.fork_rng([device] if device.type == "cuda" else []),
+        ):
             torch.manual_seed(seed)
             yield
     finally:

@@ -1,5 +1,6 @@
 """`grace train`: from a data folder and a recipe to a checkpoint and its recall."""
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -80,6 +81,7 @@ def train_model(
     `note` receives a line before each part that shows no progress.
     """
     require_new(run.out)
+    run = replace(run, out=Path(os.path.realpath(run.out)))  # a link stays one
     device = device_named(run.device, "--device")
     try:
         run.out.parent.mkdir(parents=True, exist_ok=True)
@@ -113,8 +115,8 @@ class _Prepared:
         log = self.batches.log
         yield repr((self.recipe, run.seed, self.device.type))
         yield checkpoints.checkpoint_id(run.start) if run.start else ""
-        yield from (log.leaf_sids, log.offsets, log.leaves, log.times_ms, log.examples())
-        yield from log.side.values()
+        yield from (log.leaf_sids, log.offsets, log.leaves, log.times_ms)
+        yield from (log.examples(), log.validation, *log.side.values())
 
     def plan(self) -> str:
         """Return one line that says what the run will do."""
@@ -139,11 +141,6 @@ def _prepare(run: TrainingRun, device: torch.device) -> _Prepared:
     side = written.side_columns
     read = read_log(folder, catalogue, side, run.max_unknown, validation=validation)
     log = read.interactions
-    if validation and not len(log.validation):
-        raise InputError(
-            f"{run.data}: no user has an event to validate: give some users the split "
-            "`validation`, or remove training.validate_every"
-        )
     recipe = recipe_for(written, catalogue, log, device.type)
     if run.steps is not None:  # a warm-up takes at most a tenth of a run
         warmup_steps = min(recipe.training.warmup_steps, run.steps // 10)

@@ -12,6 +12,7 @@ import xxhash
 from grace.configs.arrays import AnyArray
 from grace.configs.errors import InputError
 from grace.configs.options import TrainingRun
+from grace.configs.regular_files import sync
 
 _SUFFIX = ".unfinished"
 _UNREADABLE = (OSError, EOFError, RuntimeError, LookupError, TypeError, ValueError)
@@ -42,7 +43,7 @@ class Unfinished:
             if state["made_of"] == self.made_of:
                 self.note(f"{self.path}: the training continues after step {state['done']:,}")
                 return state
-            fault = "comes from another recipe, seed, device or log"
+            fault = "comes from another recipe, --from, seed, device or log"
         except FileNotFoundError:
             return None
         except (*_UNREADABLE, UnpicklingError) as error:
@@ -54,7 +55,12 @@ class Unfinished:
         partial = self.path.with_name(f".writing-{self.path.name}")
         try:
             torch.save({**state, "made_of": self.made_of}, partial)
+            sync(partial)
             partial.rename(self.path)
+        except (OSError, RuntimeError) as error:  # torch hides the number of a full disk's error
+            (line, *_) = str(error).split("\n")
+            fault = f"cannot be written: {line}; make room, or choose another --out"
+            raise InputError(f"{self.path}: {fault}") from None
         finally:
             partial.unlink(missing_ok=True)
 

@@ -51,6 +51,11 @@ def test_several_seeds_show_how_recall_varies(training_folder: Path, tmp_path: P
     rows = {row.split()[0]: row.split()[1:] for row in table.splitlines()[2:]}
     assert rows["mean"][1] == f"{statistics.mean(recalls):.1%}"
     assert rows["deviation"][1] == f"{statistics.stdev(recalls):.1%}"
+    rest = line(training_folder, tmp_path / "out", "--steps", "3", "--seed", "4", "--seeds", "2")
+    assert invoke_grace(*rest).exit_code == 0
+    again = invoke_grace(*line(training_folder, tmp_path / "out", "--seed", "0", "--seeds", "2"))
+    assert "seed-1: is already there" in again.stderr
+    assert not (tmp_path / "out/seed-0").exists(), "the error comes before the first training"
 
 
 def test_a_model_behind_followers_is_reported_with_the_remedy(
