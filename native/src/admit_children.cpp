@@ -50,18 +50,6 @@ bool admits(const Admission& at, const AdmissionSet* sets, int64_t num_sets, int
   });
 }
 
-// Returns where each row's children begin if all are admitted, and after the last row their number.
-std::vector<int64_t> full_offsets(const Admission& at, const int32_t* nodes, int64_t rows) {
-  std::vector<int64_t> starts(static_cast<size_t>(rows) + 1, 0);
-  for (int64_t r = 0; r < rows; ++r) {
-    const int32_t node = nodes[r];
-    const int64_t children =
-        node == kNoNode ? 0 : at.node_offsets[node + 1] - at.node_offsets[node];
-    starts[r + 1] = starts[r] + children;
-  }
-  return starts;
-}
-
 }  // namespace
 
 // Rows are requests * beams, request-major. `bytes` is the caller's size of an Admission.
@@ -76,8 +64,14 @@ GRACE_API int32_t grace_admit_children(int32_t threads, int64_t bytes, const Adm
     grace::require(bytes == sizeof(Admission), "admit_children: another layout of Admission");
     const Admission& at = *admission;
     const int64_t rows = at.requests * beams;
-    const std::vector<int64_t> starts = full_offsets(at, nodes, rows);
     grace::require(room <= INT32_MAX, "admit_children: more children than int32 can number");
+    // Where each row's children begin if all are admitted.
+    std::vector<int64_t> starts(static_cast<size_t>(rows) + 1, 0);
+    for (int64_t r = 0; r < rows; ++r) {
+      const int32_t node = nodes[r];
+      starts[r + 1] = starts[r];
+      if (node != kNoNode) starts[r + 1] += at.node_offsets[node + 1] - at.node_offsets[node];
+    }
 
     const auto admit_row = [&](int64_t r) {
       if (nodes[r] == kNoNode) return int64_t{0};

@@ -167,24 +167,19 @@ void join_rows(const std::vector<RowsOfRules>& predicates, int64_t group, uint16
   }
 }
 
-void join_rules(const Plan& plan, const uint16_t* rules, Range range, uint16_t* leaves) {
-  int32_t at = plan.leaf_offsets[range.begin];
-  for (int64_t leaf = range.begin; leaf < range.end; ++leaf) {
-    const int32_t end = plan.leaf_offsets[leaf + 1];
-    uint16_t any = 0;
-    for (; at < end; ++at) any |= rules[plan.leaf_rules[at]];
-    leaves[leaf] = any;
-  }
-}
-
-void join_children(const Plan& plan, Range range, uint16_t* nodes) {
-  int32_t child = plan.node_offsets[range.begin] + 1;  // entry j leads to node j + 1
-  for (int64_t node = range.begin; node < range.end; ++node) {
-    const int32_t end = plan.node_offsets[node + 1] + 1;
-    uint16_t any = 0;
-    for (; child < end; ++child) any |= nodes[child];
-    nodes[node] = any;
-  }
+// Writes the masks of leaves or nodes: joined[i] has the masks of offsets[i] .. offsets[i + 1].
+template <typename MaskOf>
+void join_members(const int32_t* offsets, int64_t count, int32_t threads, uint16_t* joined,
+                  MaskOf&& mask_of) {
+  parallel_ranges(count, kPerTask, threads, [&](Range range) {
+    int32_t at = offsets[range.begin];
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      const int32_t end = offsets[i + 1];
+      uint16_t any = 0;
+      for (; at < end; ++at) any |= mask_of(at);
+      joined[i] = any;
+    }
+  });
 }
 
 // Writes the masks of the nodes of one group.
@@ -196,13 +191,12 @@ void join_group(const Plan& plan, const Batch& batch, const std::vector<RowsOfRu
   uint16_t* nodes = batch.eligible + group * num_nodes;
   parallel_ranges(plan.rules, kPerTask, threads,
                   [&](Range range) { join_rows(predicates, group, all, range, rules.data()); });
-  parallel_ranges(num_nodes - first_leaf, kPerTask, threads,
-                  [&](Range range) { join_rules(plan, rules.data(), range, nodes + first_leaf); });
+  join_members(plan.leaf_offsets, num_nodes - first_leaf, threads, nodes + first_leaf,
+               [&](int32_t i) { return rules[plan.leaf_rules[i]]; });
   for (int64_t level = plan.levels; level-- > 0;) {
-    const int64_t begin = plan.level_starts[level];
-    parallel_ranges(plan.level_starts[level + 1] - begin, kPerTask, threads, [&](Range range) {
-      join_children(plan, {begin + range.begin, begin + range.end}, nodes);
-    });
+    const int64_t begin = plan.level_starts[level], end = plan.level_starts[level + 1];
+    join_members(plan.node_offsets + begin, end - begin, threads, nodes + begin,
+                 [&](int32_t entry) { return nodes[entry + 1]; });
   }
 }
 

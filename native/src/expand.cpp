@@ -259,8 +259,6 @@ namespace {
 
 using Replies = std::vector<Reply>;
 
-constexpr int64_t kFixedCounts = 7;
-
 void require_entities(const Ads& ads, int64_t requests, const int64_t* offsets,
                       const int32_t* places) {
   if (offsets == nullptr) return;
@@ -272,14 +270,6 @@ void require_entities(const Ads& ads, int64_t requests, const int64_t* offsets,
                         [&](int32_t place) { return place >= 0 && place < count; }),
             "exact_match: an excluded entity's place is out of range");
   }
-}
-
-void write_counts(const Counts& counts, int64_t* out) {
-  for (int64_t count : {counts.leaves, counts.wasted, counts.generated, counts.stopped,
-                        counts.excluded, counts.matched, counts.limited}) {
-    *out++ = count;
-  }
-  std::copy(counts.failed.begin(), counts.failed.end(), out);
 }
 
 }  // namespace
@@ -301,8 +291,7 @@ GRACE_API int32_t grace_exact_open(int32_t threads, int64_t leaves, const int64_
     Ads all{leaves,  ads,       rules,     alternatives,        ad_offsets,        ad_ids,
             ad_rule, ad_weight, rule_rows, alternative_offsets, alternative_rules, {},
             {}};
-    auto matcher = std::make_unique<Matcher>(std::move(all), threads);
-    *handle = reinterpret_cast<uint64_t>(matcher.release());
+    *handle = reinterpret_cast<uint64_t>(new Matcher(std::move(all), threads));
   });
 }
 
@@ -358,8 +347,12 @@ GRACE_API int32_t grace_exact_match(uint64_t handle, int64_t requests, const int
     for (int64_t b = 0; b < requests; ++b) {
       const Reply& reply = (*replies)[b];
       reply_offsets[b + 1] = reply_offsets[b] + static_cast<int64_t>(reply.ad_ids.size());
-      write_counts(reply.counts,
-                   counts + b * (kFixedCounts + static_cast<int64_t>(ads.components.size())));
+      const Counts& of = reply.counts;
+      for (const int64_t count :
+           {of.leaves, of.wasted, of.generated, of.stopped, of.excluded, of.matched, of.limited}) {
+        *counts++ = count;
+      }
+      counts = std::copy(of.failed.begin(), of.failed.end(), counts);
     }
     *replies_handle = reinterpret_cast<uint64_t>(replies.release());
   });

@@ -1,10 +1,8 @@
 // Reads requests' features, grace.v1.Features, from the bytes into the row numbers that
 // model/engine/feature_reader.py describes. A handle holds a model's inputs; a call reads a batch.
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <map>
-#include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -341,9 +339,7 @@ class Inputs {
         const int64_t token = events.tokens[i];
         if (is_below(token, size)) continue;
         const Wrong wrong = length > 1 ? Wrong::kTokenRange : Wrong::kIdRange;
-        wire::Fault fault = events.entry->fault(wrong, Field::kSids, token, size - 1);
-        fault.place = t;
-        throw fault;
+        throw events.entry->fault(wrong, Field::kSids, token, size - 1, t);
       }
     }
     const auto one_each = [&](size_t given, Field field, const Entry& entry) {
@@ -457,11 +453,10 @@ GRACE_API int32_t grace_features_open(int64_t sid_length, const int64_t* vocab_s
       const int32_t* begin = tokens;
       return copied(begin, (tokens = begin + *counts++) - begin);
     };
-    auto inputs =
-        std::make_unique<Inputs>(EventLayout{copied(vocab_sizes, sid_length), places, ids, zeros,
-                                             next(), next(), next(), next(), next()},
-                                 threads);
-    *handle = reinterpret_cast<uint64_t>(inputs.release());
+    auto* const inputs = new Inputs({copied(vocab_sizes, sid_length), places, ids, zeros, next(),
+                                     next(), next(), next(), next()},
+                                    threads);
+    *handle = reinterpret_cast<uint64_t>(inputs);
   });
 }
 

@@ -21,33 +21,13 @@ void write_numbers(Writer& out, const Number* values, uint32_t fields) {
   for (uint32_t i = 0; i < fields; ++i) out.number(i + 1, static_cast<uint64_t>(values[i]));
 }
 
-// Writes why ads failed targeting: a map of the components' labels.
-void write_failed(Writer& out, const std::vector<int64_t>& failed,
-                  const std::vector<std::string_view>& labels) {
-  require(failed.size() == labels.size(), "replies_write: a label for each component");
-  for (size_t c = 0; c < failed.size(); ++c) {
-    if (failed[c] == 0) continue;
-    out.message(8, [&] {
-      out.text(1, labels[c]);
-      out.number(2, static_cast<uint64_t>(failed[c]));
-    });
-  }
-}
-
-// The SIDs of one reply: the leaves of its row, dead ones among them, and the tokens of live ones.
-struct Sids {
-  int64_t length;
-  int64_t width;
-  const int32_t* leaves;
-  const float* scores;
-  const uint32_t* tokens;
-};
-
 void write_reply(Writer& out, const Reply& reply, std::string_view request_id,
                  std::string_view served_by, std::string_view ignored, bool degraded,
                  std::string_view profile, const uint32_t* timings,
                  const std::vector<std::string_view>& labels) {
   const auto returned = static_cast<int64_t>(reply.ad_ids.size());
+  const std::vector<int64_t>& failed = reply.counts.failed;
+  require(failed.size() == labels.size(), "replies_write: a label for each component");
   const int64_t counts[] = {
       reply.counts.leaves,  reply.counts.generated, reply.counts.matched, returned,
       reply.counts.stopped, reply.counts.excluded,  reply.counts.limited,
@@ -55,7 +35,13 @@ void write_reply(Writer& out, const Reply& reply, std::string_view request_id,
   out.text(1, request_id);
   out.message(5, [&] {
     write_numbers(out, counts, static_cast<uint32_t>(std::size(counts)));
-    write_failed(out, reply.counts.failed, labels);
+    for (size_t c = 0; c < failed.size(); ++c) {  // a map: why ads failed targeting
+      if (failed[c] == 0) continue;
+      out.message(8, [&] {
+        out.text(1, labels[c]);
+        out.number(2, static_cast<uint64_t>(failed[c]));
+      });
+    }
   });
   out.bytes(served_by.data(), static_cast<int64_t>(served_by.size()));
   out.message(8, [&] { write_numbers(out, timings, kTimings); });
@@ -67,12 +53,14 @@ void write_reply(Writer& out, const Reply& reply, std::string_view request_id,
   out.packed(3, reply.scores.data(), returned * int64_t{sizeof(float)});
 }
 
-void write_sids(Writer& out, const Reply& reply, const Sids& sids) {
+// Writes the SIDs of one reply: `leaves` of its row, dead ones among them, and tokens of live ones.
+void write_sids(Writer& out, const Reply& reply, int64_t length, int64_t width,
+                const int32_t* leaves, const float* scores_of_leaves, const uint32_t* tokens) {
   std::vector<float> scores;
-  std::vector<uint32_t> place_of_leaf(static_cast<size_t>(sids.width));
-  for (int64_t i = 0; i < sids.width; ++i) {
+  std::vector<uint32_t> place_of_leaf(static_cast<size_t>(width));
+  for (int64_t i = 0; i < width; ++i) {
     place_of_leaf[i] = static_cast<uint32_t>(scores.size());
-    if (sids.leaves[i] != grace::exact::kNoLeaf) scores.push_back(sids.scores[i]);
+    if (leaves[i] != grace::exact::kNoLeaf) scores.push_back(scores_of_leaves[i]);
   }
   std::vector<uint32_t> sid_of_ad;
   for (const int32_t position : reply.positions) {
@@ -82,8 +70,8 @@ void write_sids(Writer& out, const Reply& reply, const Sids& sids) {
     return 4 * static_cast<int64_t>(values.size());
   };
   out.message(4, [&] {
-    out.number(1, static_cast<uint64_t>(sids.length));
-    out.packed(2, sids.tokens, four_bytes(scores) * sids.length);
+    out.number(1, static_cast<uint64_t>(length));
+    out.packed(2, tokens, four_bytes(scores) * length);
     out.packed(3, scores.data(), four_bytes(scores));
     out.packed(4, sid_of_ad.data(), four_bytes(sid_of_ad));
   });
@@ -123,9 +111,8 @@ GRACE_API int32_t grace_replies_write(
         require(first_sids[i] + reply.counts.leaves <= sids,
                 "replies_write: fewer SIDs than live leaves");
         const int64_t row = rows[i] * width;
-        write_sids(
-            writer, reply,
-            {sid_length, width, leaves + row, scores + row, tokens + first_sids[i] * sid_length});
+        write_sids(writer, reply, sid_length, width, leaves + row, scores + row,
+                   tokens + first_sids[i] * sid_length);
       }
       ends[i] = writer.written();
     }

@@ -66,8 +66,7 @@ void add_component(uint64_t handle, const std::vector<std::string>& names,
 
 // Each form of component has a function that adds one, in the schema's order.
 GRACE_API int32_t grace_users_open(uint64_t* handle) {
-  return guarded(
-      [&] { *handle = reinterpret_cast<uint64_t>(std::make_unique<Users>().release()); });
+  return guarded([&] { *handle = reinterpret_cast<uint64_t>(new Users()); });
 }
 
 GRACE_API int32_t grace_users_close(uint64_t handle) {

@@ -80,13 +80,10 @@ GRACE_API int32_t grace_wire_texts(const char* message, int64_t size, int64_t fi
                                    int64_t* spans) {
   return guarded([&] {
     int64_t* const end = spans + 2 * count;
-    each_field(Reader(message, size), [&](Reader& fields, uint32_t tag) {
-      if (tag != tag_of(row_of(field_of(field)).number, kBytes)) return false;
+    each_bytes(Reader(message, size), row_of(field_of(field)).number, [&](Reader bytes) {
       require(spans < end, "wire_texts: more texts than the message's head says");
-      const std::string_view text = fields.bytes().text();
-      *spans++ = text.data() - message;
-      *spans++ = static_cast<int64_t>(text.size());
-      return true;
+      *spans++ = bytes.text().data() - message;
+      *spans++ = bytes.left();
     });
   });
 }
@@ -123,12 +120,8 @@ GRACE_API int32_t grace_wire_opaque(const char* message, int64_t size, int64_t f
                                     uint8_t* bytes) {
   return guarded([&] {
     Writer joined(bytes, room);
-    each_field(Reader(message, size), [&](Reader& fields, uint32_t tag) {
-      if (tag != tag_of(row_of(field_of(field)).number, kBytes)) return false;
-      const Reader part = fields.bytes();
-      joined.bytes(part.at(), part.left());
-      return true;
-    });
+    each_bytes(Reader(message, size), row_of(field_of(field)).number,
+               [&](Reader part) { joined.bytes(part.at(), part.left()); });
   });
 }
 

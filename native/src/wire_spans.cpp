@@ -256,9 +256,7 @@ void Spans::check(const int64_t* settings, int64_t sid_length) const {
       }
       for (const Bound& bound : kBounds) {
         if (bound.field == row.field && (value < bound.least || value > bound.most)) {
-          Fault fault = entry.fault(Wrong::kOutOfBounds, row.field, value, bound.most);
-          fault.place = bound.least;
-          throw fault;
+          throw entry.fault(Wrong::kOutOfBounds, row.field, value, bound.most, bound.least);
         }
       }
     };

@@ -17,22 +17,6 @@ void write_ids(Writer& out, const int64_t* ids, int64_t count) {
   });
 }
 
-void write_stop(Writer& out, std::string_view level, const int64_t* ids, int64_t count) {
-  out.message(number_of(Field::kStop), [&] {
-    out.text(1, level);
-    out.message(2, [&] { write_ids(out, ids, count); });
-  });
-}
-
-void write_weight(Writer& out, int64_t ad_id, float weight) {
-  out.message(number_of(Field::kWeights), [&] {
-    out.varint(tag_of(number_of(Field::kWeightAd), kVarint));
-    out.varint(static_cast<uint64_t>(ad_id));
-    out.varint(tag_of(number_of(Field::kWeight), kFixed32));
-    out.bytes(&weight, sizeof weight);
-  });
-}
-
 }  // namespace
 
 // The weights of an update that was read, in the order of its bytes: as many as its head says.
@@ -40,12 +24,11 @@ GRACE_API int32_t grace_update_weights(const char* message, int64_t size, int64_
                                        int64_t* ad_ids, float* weights) {
   return guarded([&] {
     int64_t taken = 0;
-    each_field(Reader(message, size), [&](Reader& fields, uint32_t tag) {
-      if (tag != tag_of(number_of(Field::kWeights), kBytes)) return false;
+    each_bytes(Reader(message, size), number_of(Field::kWeights), [&](Reader record) {
       require(taken < count, "update_weights: more weights than the update's head says");
       ad_ids[taken] = 0;
       weights[taken] = 0;
-      each_field(fields.bytes(), [&](Reader& weight, uint32_t part) {
+      each_field(record, [&](Reader& weight, uint32_t part) {
         if (part == tag_of(number_of(Field::kWeightAd), kVarint)) {
           ad_ids[taken] = static_cast<int64_t>(weight.varint());
         } else {
@@ -54,7 +37,6 @@ GRACE_API int32_t grace_update_weights(const char* message, int64_t size, int64_
         return true;
       });
       ++taken;
-      return true;
     });
   });
 }
@@ -72,10 +54,20 @@ GRACE_API int32_t grace_update_write(uint64_t sequence, int64_t levels, const ch
     writer.number(number_of(Field::kSequence), sequence);
     writer.number(number_of(Field::kUpdateKind), kFull);
     for (int64_t i = 0; i < levels; ++i) {
-      write_stop(writer, names[i], ids, counts[i]);
+      writer.message(number_of(Field::kStop), [&] {
+        writer.text(1, names[i]);
+        writer.message(2, [&] { write_ids(writer, ids, counts[i]); });
+      });
       ids += counts[i];
     }
-    for (int64_t i = 0; i < weights_of_all; ++i) write_weight(writer, ad_ids[i], weights[i]);
+    for (int64_t i = 0; i < weights_of_all; ++i) {
+      writer.message(number_of(Field::kWeights), [&] {
+        writer.varint(tag_of(number_of(Field::kWeightAd), kVarint));
+        writer.varint(static_cast<uint64_t>(ad_ids[i]));
+        writer.varint(tag_of(number_of(Field::kWeight), kFixed32));
+        writer.bytes(&weights[i], sizeof weights[i]);
+      });
+    }
     *written = writer.written();
   });
 }

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <exception>
 #include <stdexcept>
-#include <string>
 
 #define GRACE_API extern "C" __attribute__((visibility("default")))
 

@@ -1,8 +1,6 @@
 // A form of component has three parts: the rules of ads, what users ask, and the test of both.
 #pragma once
 
-#include <memory>
-
 #include "grace/component.h"
 #include "grace/rule_form.h"
 #include "grace/user_form.h"

@@ -70,9 +70,10 @@ class Reader {
   // At most five bytes.
   uint32_t tag() {
     if (!done() && *at_ >= 0x08 && *at_ < 0x80) return *at_++;
-    const uint32_t tag = any_tag();
-    require_formed(tag >= 0x08);
-    return tag;
+    const uint8_t* begin = at_;
+    const uint64_t tag = varint();
+    require_formed(at_ - begin <= 5 && tag >= 0x08 && tag <= UINT32_MAX);
+    return static_cast<uint32_t>(tag);
   }
 
   // Takes a tag of one byte, if that comes next.
@@ -153,13 +154,6 @@ class Reader {
     return value;
   }
 
-  uint32_t any_tag() {
-    const uint8_t* begin = at_;
-    const uint64_t tag = varint();
-    require_formed(at_ - begin <= 5 && tag <= UINT32_MAX);
-    return static_cast<uint32_t>(tag);
-  }
-
   void advance(int64_t size) {
     require_formed(left() >= size);
     at_ += size;
@@ -177,6 +171,16 @@ void each_field(Reader message, Take&& take) {
     const uint32_t tag = message.tag();
     if (!take(message, tag)) message.skip(tag);
   }
+}
+
+// Calls take(bytes) for each text or message that the field `field` has.
+template <typename Take>
+void each_bytes(Reader message, uint32_t field, Take&& take) {
+  each_field(message, [&](Reader& fields, uint32_t tag) {
+    const bool is_own = tag == tag_of(field, kBytes);
+    if (is_own) take(fields.bytes());
+    return is_own;
+  });
 }
 
 // Calls take(value) for what follows `tag` if that is the repeated field `field`: one number, or a

@@ -50,9 +50,9 @@ struct Entry {
   int64_t longest_in(Field field) const { return longest[row_of(field).number - 1]; }
 
   // A fault of this entry, or of a field in it.
-  Fault fault(Wrong wrong, Field field, int64_t value, int64_t limit = 0) const {
-    return parent == 0 ? Fault{wrong, field, value, limit, name}
-                       : Fault{wrong, field, value, limit, of, name};
+  Fault fault(Wrong wrong, Field field, int64_t value, int64_t limit = 0, int64_t place = 0) const {
+    return parent == 0 ? Fault{wrong, field, value, limit, name, {}, place}
+                       : Fault{wrong, field, value, limit, of, name, place};
   }
 };
 
@@ -96,11 +96,7 @@ class Spans {
 // Calls take(message, tag) for each field of the message of an entry that the pass has read.
 template <typename Take>
 void each_field_of(const Entry& entry, Take&& take) {
-  each_field(entry.bytes, [&](Reader& fields, uint32_t tag) {
-    if (tag != tag_of(2, kBytes)) return false;
-    each_field(fields.bytes(), take);
-    return true;
-  });
+  each_bytes(entry.bytes, 2, [&](Reader message) { each_field(message, take); });
 }
 
 // Calls take(value) for each number of a list in it.
@@ -121,10 +117,8 @@ void copy_integers(const Entry& entry, Field list, std::vector<Integer>& integer
 
 template <typename Take>
 void each_text(const Entry& entry, Field list, Take&& take) {
-  each_field_of(entry, [&](Reader& fields, uint32_t tag) {
-    if (tag != tag_of(row_of(list).number, kBytes)) return false;
-    take(fields.bytes().text());
-    return true;
+  each_bytes(entry.bytes, 2, [&](Reader message) {
+    each_bytes(message, row_of(list).number, [&](Reader text) { take(text.text()); });
   });
 }
 

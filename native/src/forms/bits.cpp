@@ -69,26 +69,20 @@ class UserBits : public UserForm {
             const void* rows) const override {
     uint64_t* bits = array_of<uint64_t>(rows) + row * words_;
     std::fill_n(bits, words_, 0);
-    for (size_t i = 0; i < attributes_.size(); ++i) {
-      set_bits(attributes_[i], *entries[i], moment, bits);
+    const auto set = [&](int64_t bit) { bits[bit >> 6] |= uint64_t{1} << (bit & 63); };
+    for (const Attribute& of : attributes_) {
+      bool any = false;
+      take_values(**entries++, [&](std::string_view value) {
+        const auto found = of.bit_of.find(std::string(value));
+        set(found == of.bit_of.end() ? of.other : found->second);
+        any = true;
+      });
+      if (any) continue;
+      set(of.clock == kNoClock ? of.missing : of.first + clock_value(of.clock, moment));
     }
   }
 
  private:
-  static void set_bits(const Attribute& attribute, const Entry& entry, const Moment& moment,
-                       uint64_t* row) {
-    bool any = false;
-    const auto set = [&](int64_t bit) { row[bit >> 6] |= uint64_t{1} << (bit & 63); };
-    take_values(entry, [&](std::string_view value) {
-      const auto found = attribute.bit_of.find(std::string(value));
-      set(found == attribute.bit_of.end() ? attribute.other : found->second);
-      any = true;
-    });
-    if (any) return;
-    const int64_t clock = attribute.clock;
-    set(clock == kNoClock ? attribute.missing : attribute.first + clock_value(clock, moment));
-  }
-
   int64_t words_;
   std::vector<Attribute> attributes_;
 };
