@@ -110,7 +110,7 @@ class RuledRows(NamedTuple):
 
 
 def _ruled(rows: Rows, schema: TargetingSchema) -> RuledRows:
-    reader = RuleReader.of(schema)
+    reader = RuleReader(schema)
     columns = reader.read(rows)
     refused = np.where(rows.refused(), REFUSED, 0).astype(np.int32)
     with closing(RuleTable(schema, 1)) as table:

@@ -22,9 +22,6 @@ BATCH_ROWS = 1 << 17
 
 Item = TypeVar("Item")
 
-_NUMBERED = "; id_map in tables.yaml numbers such ads"
-_ENTITY_NUMBERED = f"; {ENTITY_MAP}"
-
 
 class AdColumns(NamedTuple):
     ad_ids: Int64  # [ads]
@@ -81,7 +78,7 @@ class BatchReader:
         self._source = source
         self._reading = reading
         self._vocab_sizes = np.array(reading.vocab_sizes, np.int64)
-        self.rules = RuleReader.of(reading.schema)
+        self.rules = RuleReader(reading.schema)
 
     def __iter__(self) -> Iterator[AdsBatch]:
         """A thread reads ahead, and another one decodes ahead. Their failures are raised here."""
@@ -104,7 +101,8 @@ class BatchReader:
     def _decode(self, rows: Rows) -> AdsBatch:
         reading, entities = self._reading, self._reading.schema.entities
         columns = AdColumns.empty(len(rows), len(self._vocab_sizes), len(entities))
-        columns.ad_ids[:] = self._ids(rows, "ad_id", "is null", _NUMBERED)
+        remedy = "; id_map in tables.yaml numbers such ads"
+        columns.ad_ids[:] = self._ids(rows, "ad_id", "is null", remedy)
         if reading.sids is None:
             columns.tokens[:] = rows.sids("sid", len(self._vocab_sizes), self._vocab_sizes)
         else:
@@ -113,7 +111,7 @@ class BatchReader:
         columns.entity_ids[:] = NO_ENTITY
         for number, name in enumerate(entities):
             if name in rows.theirs:
-                columns.entity_ids[:, number] = self._ids(rows, name, None, _ENTITY_NUMBERED)
+                columns.entity_ids[:, number] = self._ids(rows, name, None, f"; {ENTITY_MAP}")
         return AdsBatch(rows, columns, self.rules.read(rows))
 
     def _join_tokens(self, rows: Rows, columns: AdColumns, sids: ItemSids) -> None:

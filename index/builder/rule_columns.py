@@ -5,7 +5,7 @@ the ad's own columns to the clause's. Clauses are structs of the same columns, o
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -121,26 +121,19 @@ class RuleColumns:
         return ad, column, rows, ad
 
 
-@dataclass(frozen=True, slots=True)
 class RuleReader:
-    """Reads the rules of one table after another. `codes` are those of each name."""
+    """Reads the rules of one table after another."""
 
-    schema: TargetingSchema
-    codes: tuple[Codes | None, ...]
-    _clauses: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)  # of expressions
-
-    @classmethod
-    def of(cls, schema: TargetingSchema) -> "RuleReader":
-        return cls(schema, tuple(codes for c in components_of(schema) for codes in c.codes()))
-
-    @property
-    def codes_of_column(self) -> dict[str, Codes | None]:
-        of_names = zip(self.schema.columns.values(), self.codes, strict=True)
-        return {column: codes for columns, codes in of_names for column in columns}
+    def __init__(self, schema: TargetingSchema) -> None:
+        self.schema = schema
+        self._codes = [codes for each in components_of(schema) for codes in each.codes()]
+        of_names = zip(schema.columns.values(), self._codes, strict=True)
+        self.codes_of_column = {column: codes for columns, codes in of_names for column in columns}
+        self._clauses: dict[str, list[Mapping[str, Any]]] = {}  # of expressions
 
     def values(self) -> tuple[Sequence[str], ...]:
         """Return the values read so far, for each component that interns values."""
-        return tuple([*each] for each in self.codes if isinstance(each, ValueCodes))
+        return tuple([*each] for each in self._codes if isinstance(each, ValueCodes))
 
     def read(self, rows: Rows) -> RuleColumns:
         own = self._columns(rows)

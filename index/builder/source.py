@@ -109,10 +109,6 @@ class ExpectedColumns:
         rules = (*self.schema.rule_columns, CLAUSES, EXPRESSION)
         return ("ad_id", *sid, "ad_weight", *rules, *self.entities)
 
-    def columns(self, name: str) -> tuple[str, ...]:
-        """Return the columns of a name of the schema, or of an entity."""
-        return self.schema.columns.get(name, (name,))
-
 
 def open_ads(source: TableSource, expected: ExpectedColumns) -> AdsSource:
     _check_renames(source, expected)
@@ -170,8 +166,8 @@ class _Columns:
     def left_out(self) -> set[str]:
         """The table's names of columns that `without` leaves out."""
         without = self.expected.without
-        names = (column for name in without for column in self.expected.columns(name))
-        return {self.source.theirs(name) for name in names}
+        columns = self.expected.schema.columns
+        return {self.source.theirs(each) for name in without for each in columns.get(name, (name,))}
 
     def checked(self) -> Mapping[str, str]:
         """Return the table's names of our columns, after a check of each column."""
@@ -217,7 +213,7 @@ class _Columns:
         has = f"it has: {', '.join(self.table.schema.names)}"
         in_clauses = self._names_in_clauses(theirs)
         for name in (*expected.schema.names, *expected.entities):
-            columns = expected.columns(name)
+            columns = expected.schema.columns.get(name, (name,))
             if name in expected.without or theirs.keys() & {*columns}:
                 continue
             their_columns = {source.theirs(column) for column in columns}
@@ -280,8 +276,12 @@ class _Columns:
                 )
 
     def type_fault(self, name: str, their: str) -> str | None:
-        kind = self.table.schema.field(their).type
-        remedy = _remedy(name, kind, self.expected)
+        kind, remedy = self.table.schema.field(their).type, ""  # a cast is the only one
+        if name == "ad_id" and is_text(kind):
+            remedy = "id_map in tables.yaml numbers ads of any name"
+        if name in self.expected.entities:
+            numbers = ENTITY_MAP if is_text(kind) else "cast the column to int64"
+            remedy = f"{numbers}, or build with --without {name}"
         return type_fault(self.expected.role(name), self.table, their, remedy)
 
     def _require_all_read(self, theirs: Mapping[str, str]) -> None:
@@ -329,13 +329,3 @@ def _looks_like_a_rule(field: pa.Field) -> bool:
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
     return bool(pa.types.is_nested(kind)) or field.name.endswith(ENDINGS)
-
-
-def _remedy(name: str, kind: pa.DataType, expected: ExpectedColumns) -> str:
-    """Return the remedy for a column of another type; "" if a cast is the only one."""
-    if name == "ad_id" and is_text(kind):
-        return "id_map in tables.yaml numbers ads of any name"
-    if name in expected.entities:
-        numbers = ENTITY_MAP if is_text(kind) else "cast the column to int64"
-        return f"{numbers}, or build with --without {name}"
-    return ""

@@ -62,7 +62,8 @@ def read_puts(
     expected = ExpectedColumns(schema)
     known = [name for name in batch.schema.names if name in expected.known]
     named = (*schema.names, *schema.entities)
-    absent = tuple(name for name in named if not {*expected.columns(name)} & {*known})
+    columns = schema.columns
+    absent = tuple(name for name in named if not {*columns.get(name, (name,))} & {*known})
     rows = batch.select(known)
     table = _Batch(_ADDRESS, Format.PARQUET, rows.schema, len(rows), content=rows)
     source, expected = TableSource((_ADDRESS,)), replace(expected, without=absent)
@@ -86,5 +87,5 @@ def read_puts(
         ad = rows.column("ad_id")[row].as_py()
         rejects.setdefault(row, Reject(_ADDRESS, row, ad, Fault(column, value, reason)))
     ads = ads.without(ids.ids[np.isin(ids.rows, [*rejects])])
-    columns = columns_stated(schema, collector.stated)
-    return Changes(ads, (), columns), tuple(rejects[row] for row in sorted(rejects))
+    stated = columns_stated(schema, collector.stated)
+    return Changes(ads, (), stated), tuple(rejects[row] for row in sorted(rejects))

@@ -49,10 +49,8 @@ def parts_of(ruled: Ruled) -> Iterator[Part]:
     values = iter(ruled.set_values)
     for number, component in enumerate(components_of(ruled.schema)):
         rows = ruled.rules.parts[number]
-        ids = ruled.rules.rows[:, number]
-        yield Part(
-            component, ids, ValuedRows(rows, next(values)) if component.kind.has_values else rows
-        )
+        rows = ValuedRows(rows, next(values)) if component.kind.has_values else rows
+        yield Part(component, ruled.rules.rows[:, number], rows)
 
 
 def explain(ruled: Ruled, rule: int, request: RetrieveRequest) -> tuple[Reason, ...]:

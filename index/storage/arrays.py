@@ -21,18 +21,18 @@ from grace.index.matching.ads import NO_ENTITY, Entities, SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.storage.checks import (
     Check,
-    Finite,
     Groups,
     Ids,
-    Intervals,
-    Levels,
-    Lookup,
     Offsets,
-    Padding,
-    RulesOfAds,
-    Texts,
-    Tokens,
     View,
+    ends_of_levels,
+    finite,
+    intervals,
+    lookup,
+    padding,
+    rules_of_ads,
+    texts,
+    tokens,
 )
 from grace.index.storage.manifest import MANIFEST, Counts, Manifest
 from grace.index.targeting.rules import Lists, TargetingRules
@@ -58,12 +58,12 @@ TABLE = (
     Row(
         "node_offsets", "<i4", ("internal + 1",), "trie.node_offsets",
         "child entries of node i: offsets i to i + 1; every node has one",
-        (Offsets("csr_tokens", "node"), Levels()),
+        (Offsets("csr_tokens", "node"), ends_of_levels),
     ),
     Row(
         "csr_tokens", "<u2", ("entries",), "trie.csr_tokens",
         "the token of each child entry, ascending within a node",
-        (Tokens(),),
+        (tokens,),
     ),
     Row(
         "ad_offsets", "<i8", ("leaves + 1",), "ads.ad_offsets",
@@ -80,11 +80,11 @@ TABLE = (
         "rule of each ad, or `rules` + the number of its alternative",
         (Ids("rule", "rules and alternatives"),),
     ),
-    Row("ad_weight", "<f4", ("ads",), "ads.ad_weight", "finite", (Finite(),)),
+    Row("ad_weight", "<f4", ("ads",), "ads.ad_weight", "finite", (finite,)),
     Row(
         "ad_lookup", "<i4", ("ads",), "ads.ad_lookup",
         "ordinals in ascending order of ad id",
-        (Lookup(),),
+        (lookup,),
     ),
     Row(
         "rule_rows", "<i4", ("rules", "components"), "rules.rows",
@@ -94,12 +94,12 @@ TABLE = (
     Row(
         "rule_bitmask_table", "<u8", ("rule_bitmasks", "W"), "rules.parts.0.table",
         "rows of the attributes: the values that a rule allows; unused bits are 0",
-        (Padding(),),
+        (padding,),
     ),
     Row(
         "alternative_offsets", "<i8", ("alternatives + 1",), "rules.alternatives.offsets",
         "entries of the next array of alternative i: offsets i to i + 1; every one has some",
-        (Offsets("alternative_rules", "alternative"), RulesOfAds()),
+        (Offsets("alternative_rules", "alternative"), rules_of_ads),
     ),
     Row(
         "alternative_rules", "<i4", ("any",), "rules.alternatives.values",
@@ -145,7 +145,7 @@ TABLE = (
         "rule_intervals.INTERVAL", "<f8", ("rows", "2"), "rules.parts.PART.table",
         "both ends, inclusive; infinite if open. A flight's are milliseconds since 1970. "
         "No number is within [1, 0]",
-        (Intervals(),),
+        (intervals,),
     ),
     Row(
         "property_offsets.PROPERTY", "<i8", ("rows + 1",), "rules.parts.PART.values.offsets",
@@ -165,7 +165,7 @@ TABLE = (
     Row(
         "value_utf8.VALUED", "|u1", ("any",), "set_values.VALUED.utf8",
         "UTF-8, values ascending byte by byte",
-        (Texts(),),
+        (texts,),
     ),
     Row(
         "entity_ids.ENTITY", "<i8", ("entities",), "entities.ENTITY.ids",
@@ -297,7 +297,7 @@ def check_arrays(manifest: Manifest, files: Mapping[str, AnyArray], threads: int
         seen = {stem: files[file] for file, (stem, _, end) in parts.items() if f".{end}" in endings}
         view = View(seen, sizes, manifest.vocab_sizes, starts, threads)
         for check in array.row.checks:
-            if fault := check.fault(files[array.file], view):
+            if fault := check(files[array.file], view):
                 raise SnapshotError(array.file, fault)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -34,9 +33,8 @@ class View:
     threads: int
 
 
-class Check(Protocol):
-    def fault(self, own: AnyArray, view: View) -> str | None:
-        """Return the first fault in words. The arrays of earlier rows of the table are right."""
+Check = Callable[[AnyArray, View], str | None]
+"""Returns the first fault in words. The arrays of earlier rows of the table are right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ class Offsets:
     # the members are offsets themselves, so that the last one is no member
     of_offsets: bool = False
 
-    def fault(self, own: AnyArray, view: View) -> str | None:
+    def __call__(self, own: AnyArray, view: View) -> str | None:
         count = len(view.arrays[self.members]) - self.of_offsets
         if own[0] != 0:
             return f"offset 0 is {own[0]}, expected 0"
@@ -71,32 +69,26 @@ class Offsets:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Levels:
+def ends_of_levels(own: AnyArray, view: View) -> str | None:
     """The children of each level end where the next level ends."""
-
-    def fault(self, own: AnyArray, view: View) -> str | None:
-        for level, (end, after) in enumerate(pairwise(view.level_starts[1:])):
-            if own[end] != after - 1:
-                return (
-                    f"offset {end} is {own[end]}, expected {after - 1}: there the children of "
-                    f"level {level} end"
-                )
-        return None
+    for level, (end, after) in enumerate(pairwise(view.level_starts[1:])):
+        if own[end] != after - 1:
+            return (
+                f"offset {end} is {own[end]}, expected {after - 1}: there the children of "
+                f"level {level} end"
+            )
+    return None
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
+def tokens(own: AnyArray, view: View) -> str | None:
     """Tokens ascend within a node, and are below the vocabulary size of their level."""
-
-    def fault(self, own: AnyArray, view: View) -> str | None:
-        offsets, starts = view.arrays["node_offsets"], view.level_starts
-        for level, size in enumerate(view.vocab_sizes):
-            of_level = offsets[starts[level] : starts[level + 1] + 1]
-            fault = _fault_in_groups(of_level, own, size - 1, "token", view.threads)
-            if fault is not None:
-                return fault
-        return None
+    offsets, starts = view.arrays["node_offsets"], view.level_starts
+    for level, size in enumerate(view.vocab_sizes):
+        of_level = offsets[starts[level] : starts[level + 1] + 1]
+        fault = _fault_in_groups(of_level, own, size - 1, "token", view.threads)
+        if fault is not None:
+            return fault
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +99,7 @@ class Groups:
     offsets: str | None = None  # that cut the groups; None: all are one group
     limit: str | None = None  # a size; None: any number that is not negative
 
-    def fault(self, own: AnyArray, view: View) -> str | None:
+    def __call__(self, own: AnyArray, view: View) -> str | None:
         last = INT64_MAX if self.limit is None else view.sizes[self.limit] - 1
         whole = np.array([0, len(own)])
         offsets = whole if self.offsets is None else view.arrays[self.offsets]
@@ -122,7 +114,7 @@ class Ids:
     limit: str
     first: int = 0
 
-    def fault(self, own: AnyArray, view: View) -> str | None:
+    def __call__(self, own: AnyArray, view: View) -> str | None:
         columns = own.shape[1] if own.ndim > 1 else 1
         for column in range(columns):
             ids = own.reshape(-1)[column::columns]
@@ -134,92 +126,76 @@ class Ids:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Padding:
+def padding(own: AnyArray, view: View) -> str | None:
     """No bit is set beyond those of the schema's attributes."""
-
-    def fault(self, own: AnyArray, view: View) -> str | None:
-        bits = view.sizes["bits"]
-        _, words = own.shape
-        used = bits - 64 * (words - 1)
-        wrong = np.flatnonzero(own[:, -1] >> np.uint64(used % 64))
-        if used < 64 and len(wrong):
-            return f"row {wrong[0]} has a bit set beyond the {bits} bits that the schema has"
-        return None
+    bits = view.sizes["bits"]
+    _, words = own.shape
+    used = bits - 64 * (words - 1)
+    wrong = np.flatnonzero(own[:, -1] >> np.uint64(used % 64))
+    if used < 64 and len(wrong):
+        return f"row {wrong[0]} has a bit set beyond the {bits} bits that the schema has"
+    return None
 
 
-@dataclass(frozen=True, slots=True)
-class Finite:
-    def fault(self, own: AnyArray, view: View) -> str | None:
-        every = range(len(own))
-        at = _first_bad(every, lambda begin, end: np.isfinite(own[begin:end]), view.threads)
-        return None if at is None else f"entry {at} is {own[at]}, expected a finite number"
+def finite(own: AnyArray, view: View) -> str | None:
+    every = range(len(own))
+    at = _first_bad(every, lambda begin, end: np.isfinite(own[begin:end]), view.threads)
+    return None if at is None else f"entry {at} is {own[at]}, expected a finite number"
 
 
-@dataclass(frozen=True, slots=True)
-class Intervals:
+def intervals(own: AnyArray, view: View) -> str | None:
     """Each row has two ends, with a finite number within, or is [1, 0], which has no number."""
 
-    def fault(self, own: AnyArray, view: View) -> str | None:
-        def good(begin: int, end: int) -> Bools:
-            low, high = own[begin:end].T
-            found: Bools = (low <= high) & (low < np.inf) & (high > -np.inf)
-            found |= (low == 1) & (high == 0)
-            return found
+    def good(begin: int, end: int) -> Bools:
+        low, high = own[begin:end].T
+        found: Bools = (low <= high) & (low < np.inf) & (high > -np.inf)
+        found |= (low == 1) & (high == 0)
+        return found
 
-        at = _first_bad(range(len(own)), good, view.threads)
-        return None if at is None else f"row {at} is {own[at].tolist()}, expected an interval"
+    at = _first_bad(range(len(own)), good, view.threads)
+    return None if at is None else f"row {at} is {own[at].tolist()}, expected an interval"
 
 
-@dataclass(frozen=True, slots=True)
-class RulesOfAds:
+def rules_of_ads(own: AnyArray, view: View) -> str | None:
     """The ads have as many rules as the manifest counts: a load makes room for that number."""
-
-    def fault(self, own: AnyArray, view: View) -> str | None:
-        found = count_rules(view.arrays["ad_rule"], view.sizes["rules"], own)
-        counted = view.sizes["rules of ads"]
-        return None if found == counted else f"the ads have {found} rules, expected {counted}"
+    found = count_rules(view.arrays["ad_rule"], view.sizes["rules"], own)
+    counted = view.sizes["rules of ads"]
+    return None if found == counted else f"the ads have {found} rules, expected {counted}"
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup:
+def lookup(own: AnyArray, view: View) -> str | None:
     """Ordinals name all ads, in ascending order of ad id, so no ad occurs twice."""
+    ids, every = view.arrays["ad_ids"], range(len(own))
+    at = _first_bad(every, _within(own, 0, len(ids) - 1), view.threads)
+    if at is not None:
+        return _out_of_range(at, "ad", own[at], 0, len(ids) - 1)
 
-    def fault(self, own: AnyArray, view: View) -> str | None:
-        ids, every = view.arrays["ad_ids"], range(len(own))
-        at = _first_bad(every, _within(own, 0, len(ids) - 1), view.threads)
-        if at is not None:
-            return _out_of_range(at, "ad", own[at], 0, len(ids) - 1)
+    def good(begin: int, end: int) -> Bools:
+        of_places = ids[own[begin - 1 : end]]
+        found: Bools = of_places[1:] > of_places[:-1]
+        return found
 
-        def good(begin: int, end: int) -> Bools:
-            of_places = ids[own[begin - 1 : end]]
-            found: Bools = of_places[1:] > of_places[:-1]
-            return found
-
-        at = _first_bad(every[1:], good, view.threads)
-        return None if at is None else _not_ascending(at, "ad id", ids[own[at]], ids[own[at - 1]])
+    at = _first_bad(every[1:], good, view.threads)
+    return None if at is None else _not_ascending(at, "ad id", ids[own[at]], ids[own[at - 1]])
 
 
-@dataclass(frozen=True, slots=True)
-class Texts:
+def texts(own: AnyArray, view: View) -> str | None:
     """The texts are UTF-8, and ascend byte by byte."""
+    offsets = view.arrays["value_offsets"]
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(own)]
+    found = pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)
 
-    def fault(self, own: AnyArray, view: View) -> str | None:
-        offsets = view.arrays["value_offsets"]
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(own)]
-        texts = pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)
+    def shown(at: int) -> bytes:
+        return own[offsets[at] : offsets[at + 1]].tobytes()[:60]
 
-        def shown(at: int) -> bytes:
-            return own[offsets[at] : offsets[at + 1]].tobytes()[:60]
-
-        try:
-            texts.validate(full=True)
-        except pa.ArrowInvalid:
-            at = cells.texts(texts).index(None)
-            return f"entry {at} is {shown(at)!r}, expected UTF-8"
-        before = pc.index(pc.less_equal(texts[1:], texts[:-1]), True).as_py()
-        at = before + 1
-        return None if before < 0 else _not_ascending(at, "value", shown(at), shown(before))
+    try:
+        found.validate(full=True)
+    except pa.ArrowInvalid:
+        at = cells.texts(found).index(None)
+        return f"entry {at} is {shown(at)!r}, expected UTF-8"
+    before = pc.index(pc.less_equal(found[1:], found[:-1]), True).as_py()
+    at = before + 1
+    return None if before < 0 else _not_ascending(at, "value", shown(at), shown(before))
 
 
 def _fault_in_groups(

@@ -199,13 +199,9 @@ class Size(NamedTuple):
     row_bytes: int = 0
 
     def with_(self, update: AdUpdate) -> "Size":
-        ids = sum(map(len, update.stop.values())) + len(update.weighted)
-        rows = sum(map(len, update.put))
-        return Size(
-            self.ids + ids,
-            self.changes + len(update.put) + len(update.remove),
-            self.row_bytes + rows,
-        )
+        ids = self.ids + sum(map(len, update.stop.values())) + len(update.weighted)
+        changes = self.changes + len(update.put) + len(update.remove)
+        return Size(ids, changes, self.row_bytes + sum(map(len, update.put)))
 
 
 def require_after(last: int, update: AdUpdate, *, awaits_full: bool = False) -> None:

@@ -9,14 +9,14 @@ import pytest
 from grace.index.storage.checks import (
     BLOCK,
     Check,
-    Finite,
     Groups,
     Ids,
-    Intervals,
-    Lookup,
     Offsets,
-    Texts,
     View,
+    finite,
+    intervals,
+    lookup,
+    texts,
 )
 from grace.index.targeting.rules import count_rules
 
@@ -29,7 +29,7 @@ PLACES = (1, BLOCK - 1, BLOCK, BLOCK + 1, MANY - 1)
 
 
 def fault(check: Check, own: npt.NDArray[Any], threads: int = 1, **arrays: Any) -> str:
-    return check.fault(own, View(arrays, {"limit": 68}, (), (), threads)) or ""
+    return check(own, View(arrays, {"limit": 68}, (), (), threads)) or ""
 
 
 @pytest.mark.parametrize("threads", [1, 5])
@@ -41,10 +41,10 @@ def fault(check: Check, own: npt.NDArray[Any], threads: int = 1, **arrays: Any) 
         (Groups("id", "cuts"), SORTED, -1, "entry {at} is id -1, expected 0 to"),
         (Groups("id", "cuts"), SORTED, 0, "entry {at} is id 0, not above the one before it"),
         (Ids("id", "limit", 5), np.arange(MANY) % 63 + 5, 68, "entry {at} is id 68, expected 5"),
-        (Lookup(), ORDER, MANY, "entry {at} is ad 524351, expected 0 to 524350"),
-        (Lookup(), ORDER, ORDER[0], "is ad id 0, not above the one before it"),
-        (Intervals(), np.ones((MANY, 2)), np.nan, "row {at} is [nan, nan], expected an interval"),
-        (Finite(), np.linspace(0, 1, MANY, dtype=np.float32), -np.inf, "entry {at} is -inf"),
+        (lookup, ORDER, MANY, "entry {at} is ad 524351, expected 0 to 524350"),
+        (lookup, ORDER, ORDER[0], "is ad id 0, not above the one before it"),
+        (intervals, np.ones((MANY, 2)), np.nan, "row {at} is [nan, nan], expected an interval"),
+        (finite, np.linspace(0, 1, MANY, dtype=np.float32), -np.inf, "entry {at} is -inf"),
     ],
 )
 def test_a_fault_among_many_is_found_at_its_place(
@@ -75,4 +75,4 @@ def test_the_rules_of_ads_in_several_blocks_are_counted() -> None:
 )
 def test_a_text_ends_at_its_offset_and_is_above_the_one_before_it(text: bytes, words: str) -> None:
     utf8, offsets = np.frombuffer(text, np.uint8), np.array([0, 1, 2])
-    assert fault(Texts(), utf8, value_offsets=offsets) == words
+    assert fault(texts, utf8, value_offsets=offsets) == words

@@ -5,7 +5,7 @@ Memory holds that snapshot, as the server that loads it does. The shards are map
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -29,14 +29,14 @@ def merge_shards(shards: Sequence[Snapshot], facts: SnapshotFacts, threads: int)
     if len(shards) == 1:
         return replace(shards[0], facts=facts)
     strings = [[values.strings for values in shard.set_values] for shard in shards]
-    rules = list(zip([shard.rules for shard in shards], strings, strict=True))
-    joined = join_rules(rules, shards[0].schema, threads)
+    sources = list(zip([shard.rules for shard in shards], strings, strict=True))
+    rules, set_values, new_of = join_rules(sources, shards[0].schema, threads)
     all_ads = [shard.ads for shard in shards]
     bases = np.cumsum([0, *(ads.num_ads for ads in all_ads)])
     offsets = [ads.ad_offsets[:-1] + base for ads, base in zip(all_ads, bases, strict=False)]
-    rule_of = [new[ads.ad_rule] for ads, new in zip(all_ads, joined.new_of, strict=True)]
+    rule_of = [new[ads.ad_rule] for ads, new in zip(all_ads, new_of, strict=True)]
     ad_rule = np.concatenate(rule_of)
-    require_ids(joined.rules.count_of(ad_rule), "rules of ads")
+    require_ids(rules.count_of(ad_rule), "rules of ads")
     ad_ids = np.concatenate([ads.ad_ids for ads in all_ads])
     entities = [list(of_kind) for of_kind in zip(*(s.entities for s in shards), strict=True)]
     return Snapshot(
@@ -50,8 +50,8 @@ def merge_shards(shards: Sequence[Snapshot], facts: SnapshotFacts, threads: int)
             np.concatenate([ads.ad_weight for ads in all_ads]),
             order_by_id(ad_ids, threads),
         ),
-        joined.rules,
-        joined.set_values,
+        rules,
+        set_values,
         tuple(
             group_by_entity(of_kind[0].name, np.concatenate([*map(ids_of_ads, of_kind)]), threads)
             for of_kind in entities
@@ -84,18 +84,12 @@ def _join_tries(tries: Sequence[SidTrie]) -> SidTrie:
     return SidTrie(tries[0].vocab_sizes, counts, np.concatenate(offsets), np.concatenate(tokens))
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedRules:
-    """`new_of` has the numbers here of each table's rules and alternatives, int32."""
-
-    rules: TargetingRules
-    set_values: tuple[InternedValues, ...]
-    new_of: Sequence[Int32]
-
-
-def join_rules(tables: Sequence[RuleSource], schema: TargetingSchema, threads: int) -> JoinedRules:
+def join_rules(
+    tables: Sequence[RuleSource], schema: TargetingSchema, threads: int
+) -> tuple[TargetingRules, tuple[InternedValues, ...], list[Int32]]:
     """Join the rules of several shards or runs: each rule and row once, by the ids of all values.
 
+    Return them, the values, and the new numbers of each table's rules and alternatives.
     If every table is numbered by first use and they follow each other in the order of their ads,
     the joined ids are by first use over all ads: what a later table repeats has its id already.
     """
@@ -108,7 +102,7 @@ def join_rules(tables: Sequence[RuleSource], schema: TargetingSchema, threads: i
             assert not faults.any()
             new_of.append(numbers)
         taken, numbers = table.take(np.concatenate(new_of))
-    return JoinedRules(taken, joined, np.split(numbers, np.cumsum([*map(len, new_of)])[:-1]))
+    return taken, joined, np.split(numbers, np.cumsum([*map(len, new_of)])[:-1])
 
 
 def _by_ids_of(

@@ -132,18 +132,17 @@ def build_shard(
     parts = [part for part in parts if len(part)]
     if not parts:
         return None
-    rules = [(part.rules, part.set_values) for part in parts]
-    joined = join_rules(rules, inputs.plain.schema, inputs.spec.threads)
+    sources = [(part.rules, part.set_values) for part in parts]
+    rules, joined, new_of = join_rules(sources, inputs.plain.schema, inputs.spec.threads)
     columns = [
-        part.columns._replace(rule_of=new_of[part.columns.rule_of])
-        for part, new_of in zip(parts, joined.new_of, strict=True)
+        part.columns._replace(rule_of=numbers[part.columns.rule_of])
+        for part, numbers in zip(parts, new_of, strict=True)
     ]
-    values = tuple(values.strings for values in joined.set_values)
+    values = tuple(values.strings for values in joined)
     del parts
     in_all = AdColumns._make(map(np.concatenate, zip(*columns, strict=True)))
     del columns
-    ads = CollectedAds(in_all, joined.rules, values)
-    inputs.write(ads, root)
+    inputs.write(CollectedAds(in_all, rules, values), root)
     return root
 
 
