@@ -4,27 +4,23 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grace.configs.arrays import Int32
 from grace.index.builder.arrange import only_used
 from grace.index.builder.rule_columns import RuleReader
 from grace.index.builder.rule_table import REFUSED, RuleTable
 from grace.index.forms.component import Reason
-from grace.index.forms.components import explain
+from grace.index.forms.components import RuledRows, explain
 from grace.index.tables.cells import is_text
 from grace.index.tables.data_folder import read_data_folder
 from grace.index.tables.ids import DataIds
 from grace.index.tables.roles import missing
 from grace.index.tables.rows import Rows, read_rows
 from grace.index.tables.table_file import TableFile
-from grace.index.targeting.rules import TargetingRules
 from grace.index.targeting.schema import CLAUSES, EXPRESSION, TargetingSchema, load_schema
-from grace.index.users.values import InternedValues
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
 _BATCH_ROWS = 1 << 14
@@ -98,15 +94,6 @@ class AdsTable:
                 if rule != REFUSED:
                     reasons = explain(ruled, rule, request)
                     yield ad_of[item_id], KnownAd(item_id, str(titles[row] or ""), reasons, True)
-
-
-class RuledRows(NamedTuple):
-    """Some rows of an ads table, and the rule or alternative of each. Refused rows have none."""
-
-    schema: TargetingSchema
-    rules: TargetingRules
-    set_values: tuple[InternedValues, ...]
-    rule_of: Int32
 
 
 def _ruled(rows: Rows, schema: TargetingSchema) -> RuledRows:

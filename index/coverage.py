@@ -83,12 +83,12 @@ class CoverageChange:
     @property
     def falls(self) -> tuple[CoverageFall, ...]:
         """The names whose share fell by more than `most_drop` of what it was."""
-        found = []
-        for name, before in (self.before.with_rule if self.before else {}).items():
-            after = self.after.with_rule.get(name)
-            if before - (after or 0.0) > self.most_drop * before:
-                found.append(CoverageFall(name, before, after))
-        return tuple(found)
+        before, after = self.before.with_rule if self.before else {}, self.after.with_rule
+        return tuple(
+            CoverageFall(name, share, after.get(name))
+            for name, share in before.items()
+            if share - after.get(name, 0.0) > self.most_drop * share
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {

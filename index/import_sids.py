@@ -43,21 +43,19 @@ def import_sids(spec: ImportSpec, progress: Progress) -> ImportReport:
     for fault in _faults(spec):
         raise InputError(fault)
     rows, length = _read(spec)
-    sizes = np.array(spec.vocab_sizes or (MAX_VOCAB_SIZE,) * length)
+    limits = np.array(spec.vocab_sizes or (MAX_VOCAB_SIZE,) * length)
     ids = rows.names("item_id")
     numbers, bad = integers(ids)
     if not bad.any() and (numbers.to_numpy() >= 0).all():
         ids = numbers
-    tokens = rows.sids("sid", length, sizes).astype(np.uint16)
+    tokens = rows.sids("sid", length, limits).astype(np.uint16)
     rows.require_good("item")
-    needed = spec.vocab_sizes or tuple(int(most) + 1 for most in tokens.max(axis=0))
-
-    def written(done: int) -> None:
-        progress("write", done, len(ids))
-
-    write_sid_table(spec.out, ids, tokens, spec.sid_space, needed, written)
+    sizes = spec.vocab_sizes or tuple(int(most) + 1 for most in tokens.max(axis=0))
+    write_sid_table(
+        spec.out, ids, tokens, spec.sid_space, sizes, lambda done: progress("write", done, len(ids))
+    )
     distinct = len(np.unique(tokens, axis=0))
-    return ImportReport(spec.out, spec.sid_space, needed, items=len(ids), sids=distinct)
+    return ImportReport(spec.out, spec.sid_space, sizes, items=len(ids), sids=distinct)
 
 
 def _faults(spec: ImportSpec) -> Iterator[str]:

@@ -30,12 +30,8 @@ class SidTrie:
         return len(self.vocab_sizes)
 
     @property
-    def num_nodes(self) -> int:
-        return sum(self.level_counts)
-
-    @property
     def num_entries(self) -> int:
-        return self.num_nodes - 1
+        return sum(self.level_counts) - 1
 
     @property
     def num_leaves(self) -> int:

@@ -43,7 +43,7 @@ class Generator:
 
 def generator_of(snapshot: Snapshot, draws: Draws, knobs: GeneratorKnobs) -> Generator:
     trie = snapshot.trie
-    log_ads = np.empty(trie.num_nodes, np.float32)
+    log_ads = np.empty(trie.num_entries + 1, np.float32)
     first_ads: npt.NDArray[np.integer] = snapshot.ads.ad_offsets
     log_ads[trie.first_leaf :] = np.log(np.diff(first_ads))
     for level in range(trie.sid_length - 1, -1, -1):

@@ -140,12 +140,12 @@ def _renumber_values(
     in_order = sorted(used_ids.tolist(), key=strings.__getitem__)
     new_of = np.full(len(strings), -1, np.int32)
     new_of[in_order] = np.arange(len(in_order), dtype=np.int32)
-    renumbered = [
-        _with_sorted_groups(
-            with_lists(column, Lists(offsets, _sorted_within(new_of[values], offsets)))
-        )
-        for column, (offsets, values) in lists
-    ]
+    renumbered = []
+    for column, (offsets, values) in lists:
+        row = np.repeat(np.arange(len(offsets) - 1, dtype=np.int64), np.diff(offsets))
+        keys = np.sort(row << 32 | new_of[values])
+        ascending = Lists(offsets, (keys & 0xFFFFFFFF).astype(np.int32))
+        renumbered.append(_with_sorted_groups(with_lists(column, ascending)))
     return renumbered, InternedValues.of(strings[value] for value in in_order)
 
 
@@ -161,10 +161,3 @@ def _with_sorted_groups(column: Column) -> Column:
             order[span].tolist(), key=lambda g: values[offsets[g] : offsets[g + 1]].tolist()
         )
     return column._replace(lists=take_lists(column.lists, order))
-
-
-def _sorted_within(values: Int32, offsets: Int64) -> Int32:
-    group = np.repeat(np.arange(len(offsets) - 1, dtype=np.int64), np.diff(offsets))
-    keys = (group << 32) | values
-    keys.sort()
-    return (keys & 0xFFFFFFFF).astype(np.int32)

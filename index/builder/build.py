@@ -31,7 +31,6 @@ from grace.index.builder.sharding.tasks import (
     first_token_ranges,
 )
 from grace.index.progress import Notify, Progress
-from grace.index.snapshot import Snapshot
 from grace.index.storage.reader import map_snapshot
 from grace.index.tables.addresses import absolute
 
@@ -64,7 +63,11 @@ def build(
 ) -> BuildReport:
     plan = plan_build(spec, progress, notify)
     if sharding is None:
-        return plan.finish(_in_memory(plan))
+        ads, stated = collected(plan)
+        facts = plan.facts_of(len(ads), stated)
+        with plan.steps.run("arrange", 1):
+            snapshot = arrange(ads, facts, plan.schema, plan.vocab_sizes, spec.threads)
+        return plan.finish(snapshot)
     with scratch_folder(spec.root) as scratch:  # every task must reach it by this path
         return _ShardedBuild(plan, sharding, scratch).run()
 
@@ -80,13 +83,6 @@ def collected(plan: BuildPlan) -> tuple[CollectedAds, Set[str]]:
         ((ads, ids),) = collector
         plan.log.extend(collector.rejects)
         return ads.without(plan.refuse_repeated(*find_repeated([ids]))), collector.stated
-
-
-def _in_memory(plan: BuildPlan) -> Snapshot:
-    ads, stated = collected(plan)
-    facts = plan.facts_of(len(ads), stated)
-    with plan.steps.run("arrange", 1):
-        return arrange(ads, facts, plan.schema, plan.vocab_sizes, plan.spec.threads)
 
 
 @dataclass(slots=True)

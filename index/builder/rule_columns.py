@@ -47,7 +47,7 @@ def _groups(rows: Rows, name: str, codes: Codes) -> ListColumn:
     outer = list_parts(rows.given(name))
     inner = other_rows(rows.file, {name: outer.flat}).rules(name)
     groups = Lists(inner.offsets, codes_of(inner.flat, codes))
-    return replace(group_column(Groups(outer.offsets, groups)), valid=outer.valid)
+    return group_column(Groups(outer.offsets, groups))._replace(valid=outer.valid)
 
 
 def _numbers(rows: Rows, name: str, _: None) -> ListColumn:
@@ -70,15 +70,6 @@ _READERS: Mapping[str, tuple[Role, Callable[[Rows, str, Any], ListColumn]]] = {
     "_end": (roles.MOMENT, partial(_times, less=1)),
 }
 """The role and the reader of a column, by the ending of its name after the schema's name."""
-
-
-def says(schema: TargetingSchema, column: str, cells: ListColumn) -> Bools:
-    """Return which cells are rules: in some columns, an empty list is no rule."""
-    found: Bools = cells.valid == 1
-    ending, properties = column.removeprefix(schema.name_of[column]), schema.properties
-    if ending in ("_exclude", "_all") or column in {each.name for each in properties}:
-        found = found & (np.diff(cells.offsets) > 0)
-    return found
 
 
 def columns_stated(schema: TargetingSchema, stated: Set[str]) -> tuple[str, ...]:
@@ -151,26 +142,26 @@ class RuleReader:
             source = EXPRESSION
         else:
             return RuleColumns(own, stated=self._stated(own))
-        own, of_clauses = self._rules_of(own), self._rules_of(self._columns(clauses))
+        of_clauses = self._columns(clauses)
         joined = self._joined(rows, own, of_clauses, clauses, offsets, places)
         stated = {f"{source}.{column}" for column in self._stated(of_clauses)}
         return replace(joined, stated=self._stated(own) | stated)
 
     def _stated(self, columns: Sequence[ListColumn | None]) -> frozenset[str]:
-        return frozenset(
-            name
-            for name, column in zip(self.codes_of_column, columns, strict=True)
-            if column is not None and says(self.schema, name, column).any()
-        )
+        pairs = zip(self.codes_of_column, columns, strict=True)
+        return frozenset(name for name, column in pairs if column and column.valid.any())
 
     def _columns(self, rows: Rows) -> tuple[ListColumn | None, ...]:
-        name_of = self.schema.name_of
-        return tuple(
-            _READERS[column.removeprefix(name_of[column])][1](rows, column, codes)
-            if column in rows.theirs
-            else None
-            for column, codes in self.codes_of_column.items()
-        )
+        """Read the cells that are rules: in some columns, an empty list is no rule."""
+        name_of, properties = self.schema.name_of, {each.name for each in self.schema.properties}
+        found: list[ListColumn | None] = []
+        for column, codes in self.codes_of_column.items():
+            ending = column.removeprefix(name_of[column])
+            cells = _READERS[ending][1](rows, column, codes) if column in rows.theirs else None
+            if cells and (ending in ("_exclude", "_all") or column in properties):
+                cells = cells._replace(valid=cells.valid & (np.diff(cells.offsets) > 0))
+            found.append(cells)
+        return tuple(found)
 
     def _of_expressions(self, rows: Rows) -> tuple[Rows, Int64, Int64]:
         """Return the clauses of the distinct expressions, and the places of each row's."""
@@ -237,13 +228,6 @@ class RuleReader:
                 rows.refuse(row, shown, fault.value, fault.reason)
         columns = tuple(map(partial(_merged, ad_of, clause_of), own, of_clauses))
         return RuleColumns(columns, row_offsets, clauses, clause_of)
-
-    def _rules_of(self, columns: Sequence[ListColumn | None]) -> tuple[ListColumn | None, ...]:
-        """Return the columns without the cells that are no rules."""
-        return tuple(
-            column and replace(column, valid=says(self.schema, name, column).astype(np.uint8))
-            for name, column in zip(self.codes_of_column, columns, strict=True)
-        )
 
 
 def _says(column: ListColumn | None, places: Int64) -> Bools:

@@ -71,7 +71,10 @@ class RuleTable:
         """
         if len(columns) != self._columns:
             raise ValueError(f"columns must be {self._columns} long, got {len(columns)}")
-        addresses = np.array([_addresses(column) for column in columns], np.uintp)
+        addresses = np.array(
+            [(0, 0, 0) if each is None else [a.ctypes.data for a in each] for each in columns],
+            np.uintp,
+        )
         faults = np.zeros((len(rule_of), 2), np.int32)
         _add(self._handle, len(rule_of), addresses.reshape(-1, 3), self._threads, rule_of, faults)
         return faults
@@ -111,10 +114,3 @@ class RuleTable:
         found = Lists(np.empty(spans + 1, np.int64), np.empty(num_words, np.int32))
         _take(self._handle, which, *found)
         return found
-
-
-def _addresses(column: ListColumn | None) -> tuple[int, int, int]:
-    """Return the addresses of a column's arrays for C++, or zeros if there is no column."""
-    if column is None:
-        return 0, 0, 0
-    return column.offsets.ctypes.data, column.valid.ctypes.data, column.codes.ctypes.data

@@ -67,8 +67,8 @@ def default_space(out: Path, codebook: Codebook) -> str:
     return f"{shown}-{digest.hexdigest()[:_SPACE_DIGITS]}"
 
 
-def write_codebook(folder: Path, codebook: Codebook, facts: CodebookFacts) -> CodebookFacts:
-    """Write the first two files. Return the facts with the digest."""
+def write_codebook(folder: Path, codebook: Codebook, facts: CodebookFacts) -> None:
+    """Write the first two files, the facts with the digest of the other."""
     tensors = {}
     for number, level in enumerate(codebook.levels):
         tensors[f"centres.{number}"], tensors[f"prices.{number}"] = level.centres, level.prices
@@ -77,7 +77,6 @@ def write_codebook(folder: Path, codebook: Codebook, facts: CodebookFacts) -> Co
     values = {**asdict(facts), "digest": xxhash.xxh3_128_hexdigest(content)}
     lines = [f"{name}: {json.dumps(value)}\n" for name, value in values.items()]
     (folder / CODEBOOK_YAML).write_text("".join(lines), encoding="utf-8")
-    return CodebookFacts(**values)
 
 
 def read_codebook(folder: Path) -> tuple[Codebook, CodebookFacts]:

@@ -47,12 +47,14 @@ def make_codebook(
     sample = Sample(max(POINTS_PER_CODE * max(codes), LEAST_SAMPLE), spec.seed)
     ids = _read(items, sample, progress)
     rows = sample.rows()
-
-    def learned(levels: int) -> None:
-        progress("learn levels", levels, len(codes))
-
-    learned(0)
-    codebook = learn(rows, codes, spec.balance, spec.seed, learned)
+    progress("learn levels", 0, len(codes))
+    codebook = learn(
+        rows,
+        codes,
+        spec.balance,
+        spec.seed,
+        lambda at: progress("learn levels", at, len(codes)),
+    )
     space = spec.sid_space or default_space(out, codebook)
     tokens, report = _encode(items, len(ids), codebook, space, progress)
     facts = CodebookFacts(
@@ -67,7 +69,12 @@ def make_codebook(
         errors=tuple(level.error for level in report.levels),
         digest="",
     )
-    _write(out, codebook, facts, ids, tokens, report)
+    with whole_folder(out) as partial:
+        write_codebook(partial, codebook, facts)
+        write_sid_table(partial / SIDS_FILE, ids, tokens, space, codes)
+        (partial / REPORT).write_text(json.dumps(report.to_json(), indent=1) + "\n")
+        if out.exists():
+            shutil.rmtree(out.resolve())
     return report
 
 
@@ -174,14 +181,3 @@ def _require_room(out: Path, force: bool) -> None:
             raise InputError(
                 f"--out {out} holds {file.name}, which is not part of a codebook; move it away"
             )
-
-
-def _write(
-    out: Path, codebook: Codebook, facts: CodebookFacts, ids: Ids, tokens: Tokens, report: SidReport
-) -> None:
-    with whole_folder(out) as partial:
-        facts = write_codebook(partial, codebook, facts)
-        write_sid_table(partial / SIDS_FILE, ids, tokens, facts.sid_space, facts.vocab_sizes)
-        (partial / REPORT).write_text(json.dumps(report.to_json(), indent=1) + "\n")
-        if out.exists():
-            shutil.rmtree(out.resolve())

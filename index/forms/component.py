@@ -34,8 +34,7 @@ class Codes(Protocol):
     def __getitem__(self, value: str | None, /) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ListColumn:
+class ListColumn(NamedTuple):
     """Row r's words are codes[offsets[r] : offsets[r + 1]] where valid[r], else it has no rule.
 
     The words are the codes of values; for a column of groups the size of each group, and the codes

@@ -1,7 +1,7 @@
 """The components of a schema: the one place that knows all forms."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from grace.configs.arrays import Int32
 from grace.index.forms.bits import BitsComponent
@@ -9,10 +9,23 @@ from grace.index.forms.component import Component, Reason, ValuedRows, some
 from grace.index.forms.interval import IntervalComponent
 from grace.index.forms.lists import ListsComponent
 from grace.index.forms.properties import PropertiesComponent
+from grace.index.snapshot import Snapshot
 from grace.index.targeting.rules import TargetingRules
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.users.values import InternedValues
 from grace.proto.retrieval_pb2 import RetrieveRequest
+
+
+class RuledRows(NamedTuple):
+    """Some rows of an ads table, and the rule or alternative of each. Refused rows have none."""
+
+    schema: TargetingSchema
+    rules: TargetingRules
+    set_values: tuple[InternedValues, ...]
+    rule_of: Int32
+
+
+Ruled = Snapshot | RuledRows
 
 
 class Part(NamedTuple):
@@ -29,20 +42,6 @@ def components_of(schema: TargetingSchema) -> tuple[Component, ...]:
         *(IntervalComponent(each) for each in schema.intervals),
         *(PropertiesComponent(each) for each in schema.properties),
     )
-
-
-class Ruled(Protocol):
-    """Anything that has rules: a snapshot, or some ads."""
-
-    @property
-    def schema(self) -> TargetingSchema: ...
-
-    @property
-    def rules(self) -> TargetingRules: ...
-
-    @property
-    def set_values(self) -> tuple[InternedValues, ...]:
-        """The values of each set and property."""
 
 
 def parts_of(ruled: Ruled) -> Iterator[Part]:

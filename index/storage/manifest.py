@@ -104,7 +104,14 @@ def parse_manifest(content: bytes) -> Manifest:
     if fields.get("format") != FORMAT:
         _refuse(f"format must be {FORMAT!r}, got {shown(fields.get('format'))}")
     _check_digest(content, fields)
-    _check_format_version(fields.get("format_version"))
+    format_version = fields.get("format_version")
+    if type(format_version) is not int or format_version < 1:
+        _refuse(f"format_version: expected a positive integer, got {shown(format_version)}")
+    formats = f"(format {shown(format_version)}, this one reads {FORMAT_VERSION})"
+    if format_version > FORMAT_VERSION:
+        _refuse(f"written by a newer GRACE {formats}: upgrade")
+    if format_version < FORMAT_VERSION:
+        _refuse(f"written by an older GRACE {formats}: build it again")
     try:
         return load_section(Manifest, fields)
     except ConfigError as error:
@@ -121,16 +128,6 @@ def _check_digest(content: bytes, fields: Mapping[str, Any]) -> None:
     found = xxhash.xxh3_128_hexdigest(blank)
     if found != digest:
         _refuse(f"damaged: its digest is {found}, but it says {digest}")
-
-
-def _check_format_version(format_version: Any) -> None:
-    if type(format_version) is not int or format_version < 1:
-        _refuse(f"format_version: expected a positive integer, got {shown(format_version)}")
-    formats = f"(format {shown(format_version)}, this one reads {FORMAT_VERSION})"
-    if format_version > FORMAT_VERSION:
-        _refuse(f"written by a newer GRACE {formats}: upgrade")
-    if format_version < FORMAT_VERSION:
-        _refuse(f"written by an older GRACE {formats}: build it again")
 
 
 def _faults(manifest: Manifest) -> Iterator[str]:

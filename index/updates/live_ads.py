@@ -12,6 +12,7 @@ pairs of a leaf and a rule (`pass_pairs`).
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from threading import Lock
 
 import numpy as np
@@ -168,12 +169,10 @@ class LiveAds:
 
 def _differing(one: UInt64 | None, other: UInt64 | None) -> Int64:
     """Return the ordinals whose bits differ, ascending. None has no bit."""
-    if one is None or other is None:
-        words = other if one is None else one
-        if words is None:
-            return _NONE
-    else:
-        words = one ^ other
+    given = [each for each in (one, other) if each is not None]
+    if not given:
+        return _NONE
+    words: UInt64 = reduce(np.bitwise_xor, given)
     at = np.flatnonzero(words)
     bits = np.unpackbits(words[at].view(np.uint8).reshape(-1, 8), axis=1, bitorder="little")
     rows, places = bits.nonzero()

@@ -64,7 +64,11 @@ class UpdateLog:
         with ExitStack() as undo:
             self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             undo.callback(os.close, self._folder)
-            self._lock = _locked(folder)
+            lock = try_lock(folder / LOCK, _MODE)
+            if lock is None:
+                fault = "another server uses it; give each server a separate state_dir"
+                raise InputError(f"state_dir: {folder}: {fault}")
+            self._lock = lock
             undo.callback(os.close, self._lock)
             with suppress(FileNotFoundError):
                 os.unlink(NEW_FILE, dir_fd=self._folder)
@@ -76,9 +80,7 @@ class UpdateLog:
             with open(self._file, "rb", closefd=False) as file:
                 content = file.read()
             self._size = self._replay(content, replay)
-            self.cut = (
-                len(content) - self._size
-            )  # the size in bytes of an incomplete frame, which is cut off
+            self.cut = len(content) - self._size  # bytes of an incomplete frame, which is cut off
             if self.cut:
                 os.ftruncate(self._file, self._size)
             # What a killed writer wrote and did not sync is in force from now on.
@@ -250,12 +252,3 @@ def _make_folder(folder: Path) -> None:
     folder.mkdir(0o700, exist_ok=True)  # the error is the better one if its parent is a file
     for parent in (folder.parent, folder.parent.parent):
         sync(parent)
-
-
-def _locked(folder: Path) -> int:
-    lock = try_lock(folder / LOCK, _MODE)
-    if lock is None:
-        raise InputError(
-            f"state_dir: {folder}: another server uses it; give each server a separate state_dir"
-        )
-    return lock

@@ -97,8 +97,8 @@ def test_a_path_s_score_sums_the_log_softmax_over_siblings(
 ) -> None:
     trie = exact.trie
     for user in range(USERS):
-        paths = np.zeros(trie.num_nodes)
-        logits = plain_logits(generator, user, np.arange(trie.num_nodes))
+        paths = np.zeros(trie.num_entries + 1)
+        logits = plain_logits(generator, user, np.arange(len(paths)))
         for node in range(trie.first_leaf):
             children = list(trie.children(node)[1])
             total = np.log(np.exp(logits[children]).sum())

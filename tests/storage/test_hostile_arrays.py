@@ -254,7 +254,7 @@ def use(snapshot: Snapshot) -> None:
     trie, ads, rules = snapshot.trie, snapshot.ads, snapshot.rules
     sids = trie.sids(np.arange(trie.num_leaves))
     assert [trie.walk(tuple(sid)) for sid in sids.tolist()] == list(
-        range(trie.first_leaf, trie.num_nodes)
+        range(trie.first_leaf, trie.num_entries + 1)
     )
     np.testing.assert_array_equal(ads.ordinals(ads.ad_ids), np.arange(ads.num_ads))
     assert np.isfinite(ads.ad_weight).all()
