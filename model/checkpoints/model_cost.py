@@ -19,8 +19,7 @@ from grace.model.definition.t5_spec import DecoderSpec, EncoderDecoderSpec
 from grace.model.engine.feature_reader import read_inputs
 
 _PAPER_DECODER = DecoderSpec(3, 2048, heads=16, d_head=128, d_ff=512, scale_scores=True)
-_PAPER_VOCAB_SIZES = (512,) * 4
-_PAPER_CONTEXT_TOKENS = 128
+_PAPER_SIZES = ((512,) * 4, 128)  # vocabularies, context tokens
 _PAPER_GFLOPS: dict[tuple[int, ...], float] = {
     (1, 1024, 1024, 1024): 533.0,
     (1, 512, 1024, 1024): 446.0,
@@ -60,7 +59,9 @@ def summarize_model(spec: ModelSpec, generation: GenerationConfig) -> ModelSumma
         sum(weight.numel() for weight in stage.parameters())
         for stage in (model.features, model.encoder, model.decoder)
     )
-    paper = _PAPER_GFLOPS if _is_the_papers(spec) else {}
+    paper = {}
+    if isinstance(spec, EncoderDecoderSpec) and spec.decoder == _PAPER_DECODER:
+        paper = _PAPER_GFLOPS if (spec.vocab_sizes, spec.context_tokens) == _PAPER_SIZES else {}
     beams_of = {name: profile.beams for name, profile in generation.profiles.items()}
     others = [(None, beams) for beams in paper if beams not in beams_of.values()]
     return ModelSummary(
@@ -72,15 +73,6 @@ def summarize_model(spec: ModelSpec, generation: GenerationConfig) -> ModelSumma
             BeamCost(name, beams, decoder_flops(spec, beams) / 1e9, paper.get(beams))
             for name, beams in (*others, *beams_of.items())
         ),
-    )
-
-
-def _is_the_papers(spec: ModelSpec) -> bool:
-    paper = (_PAPER_DECODER, _PAPER_VOCAB_SIZES, _PAPER_CONTEXT_TOKENS)
-    return isinstance(spec, EncoderDecoderSpec) and paper == (
-        spec.decoder,
-        spec.vocab_sizes,
-        spec.context_tokens,
     )
 
 

@@ -30,9 +30,7 @@ class SearchableDecoder(Protocol[Context, Cache]):
     """A decoder of any family. It reads the contexts of requests, then computes step by step."""
 
     vocab_sizes: tuple[int, ...]
-
-    @property
-    def sid_length(self) -> int: ...
+    sid_length: int
 
     def begin(self, context: Context, /) -> Cache:
         """Return what every step reads of the contexts."""

@@ -56,7 +56,7 @@ class CausalDecoder(nn.Module):
     def __init__(self, spec: CausalModelSpec) -> None:
         super().__init__()
         causal = self.spec = spec.causal
-        self.vocab_sizes = spec.vocab_sizes
+        self.vocab_sizes, self.sid_length = spec.vocab_sizes, spec.sid_length
         self.normalizer = spec.normalizer
         self.scale = causal.d_head**-0.5
         self.embed = nn.Parameter(torch.empty(causal.num_tokens, causal.d_model))
@@ -68,16 +68,12 @@ class CausalDecoder(nn.Module):
         self.positions = spec.prompt.max_tokens + self.sid_length
 
     @property
-    def sid_length(self) -> int:
-        return len(self.vocab_sizes)
-
-    @property
     def device(self) -> torch.device:
         return self.embed.device
 
     def begin(self, prompts: Prompts) -> PromptCache:
         """Read the prompts. Each is read alone, so its numbers do not depend on its neighbours."""
-        turns = self._turns()
+        turns = self.turns()
         read = [
             self._read(prompts.values[begin:end], turns)
             for begin, end in pairwise(prompts.offsets.tolist())
@@ -128,7 +124,7 @@ class CausalDecoder(nn.Module):
         x = self.embed[self.tokens_at(step - 1)[tokens]]
         lengths = cache.offsets.diff()
         positions = (lengths + step - 1).repeat_interleave(len(tokens) // len(lengths))
-        turns = self._turns()
+        turns = self.turns()
         for layer, pool, pairs in zip(self.causal_layers(), pools, cache.pairs, strict=True):
             queries, pool[table[:, step]] = self._heads(layer, x, positions, turns)
             asked = prompt_attention.PromptQueries(
@@ -166,8 +162,16 @@ class CausalDecoder(nn.Module):
         )
         return prompt_attention.place_heads_reference(heads, pairs), pairs
 
-    def _turns(self) -> Tensor:
-        return turns_of(self.spec, self.positions, self.device)
+    def turns(self) -> Tensor:
+        """Return the cosines and sines of the angles by which positions turn a head's points.
+
+        -> float32 [positions, 2, d_head / 2]
+        """
+        d_head, real = self.spec.d_head, torch.float32
+        numbers = torch.arange(0, d_head, 2, dtype=real, device=self.device)
+        speeds = 1.0 / self.spec.rope_theta ** (numbers / d_head)
+        angles = torch.arange(self.positions, dtype=real, device=self.device)[:, None] * speeds
+        return torch.stack([angles.cos(), angles.sin()], dim=1)
 
     def _feed_forward(self, layer: CausalLayer, x: Tensor) -> Tensor:
         hidden = linear(rms_norm(x, layer.ffn_norm, self.spec.norm_eps), layer.ffn_in)
@@ -186,14 +190,3 @@ class CausalDecoder(nn.Module):
         others = torch.ones(len(head), dtype=torch.bool, device=head.device)
         others[own] = False
         return torch.cat([logits[:, own], logits[:, others]], dim=1)
-
-
-def turns_of(spec: CausalSpec, positions: int, device: torch.device) -> Tensor:
-    """Return the cosines and sines of the angles by which each position turns a head's points.
-
-    -> float32 [positions, 2, d_head / 2]
-    """
-    numbers = torch.arange(0, spec.d_head, 2, dtype=torch.float32, device=device)
-    speeds = 1.0 / spec.rope_theta ** (numbers / spec.d_head)
-    angles = torch.arange(positions, dtype=torch.float32, device=device)[:, None] * speeds
-    return torch.stack([angles.cos(), angles.sin()], dim=1)

@@ -65,9 +65,9 @@ class Decoder(nn.Module):
     def __init__(self, spec: DecoderSpec, vocab_sizes: tuple[int, ...], d_context: int) -> None:
         super().__init__()
         self.spec = spec
-        self.vocab_sizes = vocab_sizes
+        self.vocab_sizes, self.sid_length = vocab_sizes, len(vocab_sizes)
         self.scale = spec.d_head**-0.5 if spec.scale_scores else 1.0
-        length, widest, d = len(vocab_sizes), max(vocab_sizes), spec.d_model
+        length, widest, d = self.sid_length, max(vocab_sizes), spec.d_model
         self.start = nn.Parameter(torch.empty(d))
         self.embed = nn.Parameter(torch.empty(length - 1, widest, d))
         self.extra = spec.extra_head_rows or (0,) * length
@@ -76,10 +76,6 @@ class Decoder(nn.Module):
         self.final_norm = nn.Parameter(torch.ones(d))
         self.layers = nn.ModuleList(DecoderLayer(spec, d_context) for _ in range(spec.layers))
         self.dropout = nn.Dropout(0.0)
-
-    @property
-    def sid_length(self) -> int:
-        return len(self.vocab_sizes)
 
     @property
     def device(self) -> torch.device:

@@ -105,10 +105,11 @@ class SequenceLayer(nn.Module):
         self, sequence: SequenceTensors, user: Tensor, mean_user: Tensor
     ) -> SequenceTensors:
         """user [B, m, d], which the summary tokens receive; mean_user [B, d]"""
+        openings = self.feed_forward.openings(mean_user)
         summary = sequence.states[:, : user.shape[1]] + user
         states = torch.cat([summary, sequence.states[:, user.shape[1] :]], dim=1)
         states = self.attention(states, states, sequence.mask)
-        return SequenceTensors(self.feed_forward(states, mean_user), sequence.mask)
+        return SequenceTensors(self.feed_forward(states, openings), sequence.mask)
 
 
 class Attention(nn.Module):
@@ -150,7 +151,7 @@ class Gate(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """x + W_out relu(W_in norm(x))"""
+    """x + W_out (relu(W_in norm(x)) * openings)"""
 
     def __init__(self, spec: InterFormerSpec) -> None:
         super().__init__()
@@ -160,35 +161,30 @@ class FeedForward(nn.Module):
         self.ffn_out = nn.Parameter(torch.empty(spec.d_model, spec.d_ff))
         self.dropout = nn.Dropout(0.0)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, openings: Tensor | None = None) -> Tensor:
+        """x [B, T, d], openings [B, 1, d_ff]; without them, 1"""
         hidden = torch.relu(linear(rms_norm(x, self.norm, self.eps), self.ffn_in))
+        if openings is not None:
+            hidden = hidden * openings
         added: Tensor = self.dropout(linear(hidden, self.ffn_out))
         return x + added
 
 
-class PersonalFeedForward(nn.Module):
-    """x + W_out (relu(W_in norm(x)) * 2 sigmoid(W_personal norm(user))): one user vector for all x.
+class PersonalFeedForward(FeedForward):
+    """One user vector opens the hidden units of all x: the same event weighs differently per user.
 
-    The factor is 1 where the user vector is 0. So the same event weighs differently per user.
+    openings = 2 sigmoid(W_personal norm(user)), which is 1 where the user vector is 0.
     """
 
     def __init__(self, spec: InterFormerSpec) -> None:
-        super().__init__()
-        self.eps = spec.norm_eps
-        self.norm = nn.Parameter(torch.ones(spec.d_model))
-        self.ffn_in = nn.Parameter(torch.empty(spec.d_ff, spec.d_model))
-        self.ffn_out = nn.Parameter(torch.empty(spec.d_model, spec.d_ff))
-        self.dropout = nn.Dropout(0.0)
+        super().__init__(spec)
         self.personal_norm = nn.Parameter(torch.ones(spec.d_model))
         self.personal = nn.Parameter(torch.empty(spec.d_ff, spec.d_model))
 
-    def forward(self, x: Tensor, user: Tensor) -> Tensor:
-        """x [B, T, d], user [B, d]"""
-        openings = linear(rms_norm(user, self.personal_norm, self.eps), self.personal)
-        hidden = torch.relu(linear(rms_norm(x, self.norm, self.eps), self.ffn_in))
-        hidden = hidden * (2.0 * sigmoid(openings))[:, None, :]
-        added: Tensor = self.dropout(linear(hidden, self.ffn_out))
-        return x + added
+    def openings(self, user: Tensor) -> Tensor:
+        """[B, d] -> [B, 1, d_ff]"""
+        product = linear(rms_norm(user, self.personal_norm, self.eps), self.personal)
+        return (2.0 * sigmoid(product))[:, None, :]
 
 
 def _with_summary(summary: Tensor, sequence: SequenceTensors) -> SequenceTensors:

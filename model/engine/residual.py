@@ -51,8 +51,17 @@ class StreamWeights:
     """The weights of any family, as far as a stream needs them."""
 
     spec: LayerSpec
+    embed: Tensor  # in the type of all weights that are not rounded
     products: Products = field(default_factory=Products)
     rounded: fp8.RoundedOps | None = None  # the products with rounded weights; None without them
+
+    @property
+    def device(self) -> torch.device:
+        return self.embed.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embed.dtype
 
 
 class Residual:

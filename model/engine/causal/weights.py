@@ -15,7 +15,7 @@ from torch.nn import functional
 from grace.configs.options import Fp8Product
 from grace.kernels import load_rounded_ops
 from grace.kernels.products.fp8_products import ORDERED, Order, RoundedWeight, divisors
-from grace.model.definition.causal import CausalDecoder, CausalLayer, turns_of
+from grace.model.definition.causal import CausalDecoder, CausalLayer
 from grace.model.definition.causal_spec import CausalSpec
 from grace.model.engine.precision import PRECISIONS, Precision, products_in_fp8, require_whole_tiles
 from grace.model.engine.residual import StreamWeights, Weight
@@ -88,17 +88,9 @@ class CausalWeights(StreamWeights):
             heads=tuple(head[own].to(dtype) for own in tokens),
             head=of_all,
             layers=tuple(_folded(spec, x, dtype, names) for x in decoder.causal_layers()),
-            turns=turns_of(spec, decoder.positions, decoder.device),
+            turns=decoder.turns(),
             rounded=load_rounded_ops(decoder.device) if names else None,
         )
-
-    @property
-    def device(self) -> torch.device:
-        return self.embed.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.embed.dtype
 
 
 def rounded_causal(precision: Precision, kept: Collection[Fp8Product]) -> tuple[Fp8Product, ...]:

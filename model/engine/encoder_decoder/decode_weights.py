@@ -85,14 +85,6 @@ class FastWeights(StreamWeights):
     def inner(self) -> int:
         return self.spec.heads * self.spec.d_head
 
-    @property
-    def device(self) -> torch.device:
-        return self.start.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.start.dtype
-
     def first_block_of(self, step: int) -> int:
         """Return layer 0's block of token 0 appended at `step`. The other tokens' blocks follow."""
         return 1 + step * self.embed.shape[1]

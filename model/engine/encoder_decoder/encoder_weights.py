@@ -126,9 +126,7 @@ def _self_attention(layers: Sequence[interformer.Attention]) -> FastSelfAttentio
     )
 
 
-def _feed_forward(
-    layers: Sequence[interformer.FeedForward | interformer.PersonalFeedForward],
-) -> FastFeedForward:
+def _feed_forward(layers: Sequence[interformer.FeedForward]) -> FastFeedForward:
     return FastFeedForward(
         ffn_in=torch.stack([each.ffn_in * each.norm for each in layers]),
         ffn_out=torch.stack([each.ffn_out for each in layers]),
