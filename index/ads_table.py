@@ -1,6 +1,6 @@
 """The ads of a reply as a data folder has them: id, title, and why a user may see each."""
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,7 +77,9 @@ class AdsTable:
         ours = (*self._schema.rule_columns, CLAUSES, EXPRESSION)
         columns = {name: self._source.theirs(name) for name in ours}
         rules = {name: their for name, their in columns.items() if their in file.schema.names}
-        title = _title_column(file, self._source.theirs("title"), {key, *rules.values()})
+        others, title = {key, *rules.values()}, self._source.theirs("title")
+        texts = [x.name for x in file.schema if is_text(x.type) and x.name not in others]
+        title = title if title in texts else next(iter(texts), "")  # or the first column of texts
         theirs = {"ad_id": key, **({"title": title} if title else {}), **rules}
         mapped = "ad" in self.ids.mapped
         for rows in read_rows(file, theirs, "ad_id", _BATCH_ROWS):
@@ -106,9 +108,3 @@ def _ruled(rows: Rows, schema: TargetingSchema) -> RuledRows:
     kept = rule_of != REFUSED
     rule_of[kept], rules, set_values = only_used(rules, reader.values(), rule_of[kept])
     return RuledRows(schema, rules, set_values, rule_of)
-
-
-def _title_column(file: TableFile, title: str, others: Set[str]) -> str | None:
-    """Return the title's column, or else the first one of texts that is none of the others."""
-    texts = [each.name for each in file.schema if is_text(each.type) and each.name not in others]
-    return title if title in texts else next(iter(texts), None)

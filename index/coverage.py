@@ -70,15 +70,9 @@ class CoverageChange:
     def lost_columns(self) -> tuple[str, ...]:
         """The columns that lost all their rules, of names that fell by no more than allowed."""
         before = () if self.before is None or self.most_drop >= 1 else self.before.columns
-        fallen = {fall.name for fall in self.falls}
-        return tuple(
-            column
-            for column in before
-            if column not in self.after.columns
-            and not any(
-                plain_column(column) in (name, *(name + end for end in ENDINGS)) for name in fallen
-            )
-        )
+        fallen = {fall.name + end for fall in self.falls for end in ("", *ENDINGS)}
+        lost = (column for column in before if column not in self.after.columns)
+        return tuple(column for column in lost if plain_column(column) not in fallen)
 
     @property
     def falls(self) -> tuple[CoverageFall, ...]:

@@ -143,11 +143,19 @@ class BuildPlan:
 
     def finish(self, snapshot: Snapshot, shards: int | None = None, peak: int = 0) -> BuildReport:
         """Write, publish and report. `peak`: bytes of the build's other processes."""
+        root = self.spec.root
         with self.steps.run("measure coverage", 1):
             change = self._coverage_change(snapshot)
         with self.steps.run("write", 1):
-            may_publish = self.spec.publish and change.may_be_published
-            path, reject_file = self._write_and_publish(snapshot, may_publish)
+            path = storage.write_snapshot(snapshot, root, self.notify)
+            # The list of an earlier build that ended: this version has replaced its table.
+            (root / ENDED_REJECTS).unlink(missing_ok=True)
+            reject_file = self.log.write(root / f"{path.name}.rejects.jsonl")
+            if self.source.files:  # or no ids were numbered
+                self.root_maps.write()
+            if self.spec.publish and change.may_be_published:
+                # Builds may overlap: one that began earlier must not undo a later publication.
+                storage.publish(root, int(path.name), only_forward=True, on_wait=self.notify)
         return BuildReport(
             version=int(path.name),
             path=path.absolute(),
@@ -179,20 +187,6 @@ class BuildPlan:
             self.notify(f"coverage is compared with no version: {error}")
             return CoverageChange(after, spec.max_coverage_drop, fault=str(error))
         return CoverageChange(after, spec.max_coverage_drop, before, current)
-
-    def _write_and_publish(self, snapshot: Snapshot, may_publish: bool) -> tuple[Path, Path | None]:
-        """Return the version's folder, and the list of its rejects if it has any."""
-        spec = self.spec
-        path = storage.write_snapshot(snapshot, spec.root, self.notify)
-        # The list of an earlier build that ended: this version has replaced its table.
-        (spec.root / ENDED_REJECTS).unlink(missing_ok=True)
-        rejects = self.log.write(spec.root / f"{path.name}.rejects.jsonl")
-        if self.source.files:  # or no ids were numbered
-            self.root_maps.write()
-        if may_publish:
-            # Builds may overlap: one that began earlier must not undo a later one's publication.
-            storage.publish(spec.root, int(path.name), only_forward=True, on_wait=self.notify)
-        return path, rejects
 
 
 def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan:

@@ -111,7 +111,13 @@ class ExpectedColumns:
 
 
 def open_ads(source: TableSource, expected: ExpectedColumns) -> AdsSource:
-    _check_renames(source, expected)
+    known = (*expected.known, *expected.without, *OTHER_COLUMNS)
+    for ours in source.columns:
+        if ours not in known:
+            raise InputError(
+                f"ads.columns: {ours!r} is no column of an ads table with this targeting schema, "
+                f"which has: {', '.join(dict.fromkeys(known))}"
+            )
     tables = source.tables()
     lines = [table for table in tables if table.format is Format.JSONL]
     keys = frozenset(name for table in lines for name in table.schema.names)
@@ -123,7 +129,7 @@ def open_ads(source: TableSource, expected: ExpectedColumns) -> AdsSource:
     for table in tables:
         # Lines leave out keys without a value, so a file may lack a key that others have.
         elsewhere = keys if table.format is Format.JSONL else frozenset[str]()
-        columns = _Columns(table, elsewhere, names, source, expected)
+        columns = TableColumns(table, elsewhere, names, source, expected)
         theirs = columns.checked()
         mapped = {source.columns[name] for name in OTHER_COLUMNS if name in source.columns}
         ignored.update(set(table.schema.names) - {*theirs.values(), *columns.left_out, *mapped})
@@ -135,25 +141,8 @@ def open_ads(source: TableSource, expected: ExpectedColumns) -> AdsSource:
     return opened
 
 
-def checked_columns(
-    table: TableFile, source: TableSource, expected: ExpectedColumns
-) -> Mapping[str, str]:
-    """Return a single table's names of our columns, after a check of each column."""
-    return _Columns(table, frozenset(), frozenset(table.schema.names), source, expected).checked()
-
-
-def _check_renames(source: TableSource, expected: ExpectedColumns) -> None:
-    known = (*expected.known, *expected.without, *OTHER_COLUMNS)
-    for ours in source.columns:
-        if ours not in known:
-            raise InputError(
-                f"ads.columns: {ours!r} is no column of an ads table with this targeting schema, "
-                f"which has: {', '.join(dict.fromkeys(known))}"
-            )
-
-
 @dataclass(frozen=True, slots=True)
-class _Columns:
+class TableColumns:
     """The columns of one table. It may lack those `elsewhere`, which other files have."""
 
     table: TableFile

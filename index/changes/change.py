@@ -15,7 +15,7 @@ from grace.index.builder.source import (
     AdsFile,
     AdsSource,
     ExpectedColumns,
-    checked_columns,
+    TableColumns,
 )
 from grace.index.rejects import Fault, Reject, brief
 from grace.index.tables.addresses import Format
@@ -67,8 +67,8 @@ def read_puts(
     rows = batch.select(known)
     table = _Batch(_ADDRESS, Format.PARQUET, rows.schema, len(rows), content=rows)
     source, expected = TableSource((_ADDRESS,)), replace(expected, without=absent)
-    theirs = checked_columns(table, source, expected)
-    ads_source = AdsSource((AdsFile(table, len(rows), theirs),))
+    checked = TableColumns(table, frozenset(), frozenset(known), source, expected).checked()
+    ads_source = AdsSource((AdsFile(table, len(rows), checked),))
     collector = Collector(ads_source, reading, threads, len(rows), len(rows))
     collected = next(iter(collector), None)
     if collected is None:

@@ -19,6 +19,7 @@ from grace.index.forms.component import (
     BAD_VALUE,
     MOST_SHOWN,
     Array,
+    Codes,
     Component,
     ListColumn,
     Reason,
@@ -38,7 +39,7 @@ _add_to_users = declare(
 )
 
 
-class ListedCodes(dict[str | None, int]):
+class ListedCodes(Codes):
     """The places of values in an attribute's list."""
 
     def __init__(self, attribute: Attribute) -> None:

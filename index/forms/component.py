@@ -26,12 +26,10 @@ OPEN_INCLUDE, OPEN_EXCLUDE = 1, 2
 """What passes before any list of ids is compared: rows that include values, and others."""
 
 
-class Codes(Protocol):
+class Codes(dict[str | None, int]):
     """The codes of the values that an include and an exclude column may name. None is bad."""
 
     refusal: str  # why a value has the code BAD_VALUE
-
-    def __getitem__(self, value: str | None, /) -> int: ...
 
 
 class ListColumn(NamedTuple):

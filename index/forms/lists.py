@@ -16,6 +16,7 @@ from grace.configs.arrays import AnyArray, Bools, Int32, Int64, Integers, Shape,
 from grace.index.forms.component import (
     BAD_VALUE,
     Array,
+    Codes,
     ListColumn,
     Reason,
     TargetComponent,
@@ -48,7 +49,7 @@ _add_to_users = declare(
 )
 
 
-class ValueCodes(dict[str | None, int]):
+class ValueCodes(Codes):
     """Ids of a set's values, in order of arrival: a new value gets the next."""
 
     refusal = "is reserved for ads without an include list"

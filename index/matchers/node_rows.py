@@ -70,16 +70,11 @@ def row_matchers(snapshot: Snapshot, k_way: KWay | None, threads: int) -> Matche
     if isinstance(k_way, StaticKWay):
         ids = sum(n * k for n, k in zip(trie.level_counts[1:], k_way.widths, strict=True))
         require_ids(ids, "ids of static matchers", _SMALLER)
-
-    def of_component(number: int, table: UInt64, bits: int) -> NodeMatchers:
-        rule_rows = np.ascontiguousarray(rules.rows[:, number])
-        return _node_matchers(snapshot, rule_rows, table, k_way, bits, threads)
-
-    bitmask = of_component(0, rules.bitmask_table, schema.bitmask_bits)
+    bitmask = _node_matchers(snapshot, 0, rules.bitmask_table, k_way, schema.bitmask_bits, threads)
     blooms = []
     for s, target_set in enumerate(schema.sets):
         table = _rule_rows(rules.sets[s], snapshot.set_values[s], target_set, schema.hash_seed)
-        rows = of_component(1 + s, table, target_set.bloom_bits)
+        rows = _node_matchers(snapshot, 1 + s, table, k_way, target_set.bloom_bits, threads)
         blooms.append(BloomMatchers(rows, star_rows(rows.table, target_set, schema.hash_seed)))
     return Matchers(bitmask, tuple(blooms), k_way)
 
@@ -100,11 +95,15 @@ def _rule_rows(
 
 
 def _node_matchers(
-    snapshot: Snapshot, rule_rows: Int32, table: UInt64, k_way: KWay | None, bits: int, threads: int
+    snapshot: Snapshot, component: int, table: UInt64, k_way: KWay | None, bits: int, threads: int
 ) -> NodeMatchers:
-    """rule_rows int32 [rules] names each rule's row of table uint64 [rows, words]."""
+    """`table` uint64 [rows, words] has the bits of the component's rows."""
     trie, ads = snapshot.trie, snapshot.ads
-    offsets, rules = snapshot.rules.of_leaves(ads.ad_offsets, ads.ad_rule)
+    rule_rows = np.ascontiguousarray(snapshot.rules.rows[:, component])
+    offsets, rules = ads.ad_offsets, ads.ad_rule
+    if snapshot.rules.num_alternatives:
+        members = snapshot.rules.members(rules)
+        offsets, rules = members.offsets[offsets], members.values
     items = rule_rows[rules]
     if k_way is not None:
         sids = np.empty(trie.num_leaves, np.int32)

@@ -52,7 +52,6 @@ class Offsets:
         if own[0] != 0:
             return f"offset 0 is {own[0]}, expected 0"
         rises = np.greater_equal if self.may_be_empty else np.greater
-
         at = _first_bad(
             range(len(own) - 1),
             lambda begin, end: rises(own[begin + 1 : end + 1], own[begin:end]),

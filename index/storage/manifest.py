@@ -91,9 +91,8 @@ def render_manifest(manifest: Manifest) -> bytes:
     blank = json.dumps(fields, indent=1, ensure_ascii=False).encode() + b"\n"
     # The digest is the last field, so that no text before it can be taken for it.
     place = blank.rindex(_NO_DIGEST.encode())
-    return (
-        blank[:place] + xxhash.xxh3_128_hexdigest(blank).encode() + blank[place + len(_NO_DIGEST) :]
-    )
+    digest = xxhash.xxh3_128_hexdigest(blank).encode()
+    return blank[:place] + digest + blank[place + len(_NO_DIGEST) :]
 
 
 def parse_manifest(content: bytes) -> Manifest:

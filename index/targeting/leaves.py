@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, reduce
-from itertools import accumulate
+from itertools import accumulate, compress
 from math import inf, isfinite, nextafter
 from operator import and_, or_
 from typing import Any, NamedTuple, Protocol
@@ -100,10 +100,7 @@ class _AttributeLeaves:
         raise item.refused(f"a value that the schema lists for {self.attribute.name!r} ({listed})")
 
     def _values(self, bits: int) -> list[str]:
-        flags = bin(bits)[:1:-1]
-        return [
-            value for value, flag in zip(self.attribute.values, flags, strict=False) if flag == "1"
-        ]
+        return [*compress(self.attribute.values, map(int, bin(bits)[:1:-1]))]  # lowest bit first
 
     @cached_property
     def _places(self) -> dict[str | None, int]:

@@ -101,13 +101,6 @@ class TargetingRules:
         found.values[np.repeat(several, counts)] = listed.values
         return found
 
-    def of_leaves(self, ad_offsets: Int64, rule_of: Int32) -> tuple[Int64, Int32]:
-        """Return the rules of the ads of each leaf, whose ads are ad_offsets[i] .. [i + 1]."""
-        if self.num_alternatives == 0:
-            return ad_offsets, rule_of
-        members = self.members(rule_of)
-        return members.offsets[ad_offsets], members.values
-
     def rules_of(self, rule: int) -> list[int]:
         """Return the rules of an ad's rule or alternative."""
         found: list[int] = self.members(np.array([rule], np.int32)).values.tolist()

@@ -71,8 +71,7 @@ class LiveAds:
     def _latest(self, noted: int) -> tuple[Int64, Int32]:
         """Join the first notes: of a pair that changed several times, the last change counts."""
         notes = [self._pairs[place] for place in reversed(range(noted))]
-        positions = np.concatenate([each[0] for each in notes])
-        rules = np.concatenate([each[1] for each in notes])
+        positions, rules = map(np.concatenate, zip(*notes, strict=True))
         _, last = np.unique(positions, return_index=True)
         return positions[last], rules[last]
 

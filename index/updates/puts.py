@@ -65,10 +65,8 @@ def take_puts(snapshot: Snapshot, rows: Sequence[bytes], threads: int) -> TakenP
         except InputError as error:
             failed += 1
             if len(run) > 1 and failed <= MOST_FAILED:
-                runs += (failed == 1 and _alike(rows)) or [
-                    run[len(run) // 2 :],
-                    run[: len(run) // 2],
-                ]
+                half = len(run) // 2
+                runs += (failed == 1 and _alike(rows)) or [run[half:], run[:half]]
                 continue
             fault = str(error).removeprefix(f"{_ADDRESS}: ")
             if len(run) == 1:

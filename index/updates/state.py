@@ -6,7 +6,7 @@ The state belongs to no snapshot. It keeps ids that no snapshot knows, because a
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -97,20 +97,13 @@ class ChangedAds:
 
     def after(self, sequence: int) -> list[Change]:
         """Return the changes that come from later updates, the latest first."""
-        found: list[Change] = []
-        for ad_id, (changed_at, row) in reversed(self._of.items()):
-            if changed_at <= sequence:
-                break
-            found.append((ad_id, row))
-        return found
+        later = takewhile(lambda item: item[1][0] > sequence, reversed(self._of.items()))
+        return [(ad_id, row) for ad_id, (_, row) in later]
 
     def drop(self, through: int) -> int:
         """Forget changes up to an update. Return their number."""
-        dropped = []
-        for ad_id, (changed_at, _) in self._of.items():
-            if changed_at > through:
-                break
-            dropped.append(ad_id)
+        earlier = takewhile(lambda item: item[1][0] <= through, self._of.items())
+        dropped = [ad_id for ad_id, _ in earlier]
         for ad_id in dropped:
             self._forget(ad_id)
         return len(dropped)

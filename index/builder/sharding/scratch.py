@@ -21,7 +21,6 @@ _UNLOCKED = f".new{SCRATCH}"  # until it is locked, so that no build removes it 
 _IN_USE = "in-use"  # locked (flock) while the build lives
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
-
 Arrays = TypeVar("Arrays")
 
 

@@ -65,9 +65,6 @@ class TaskInputs:
         sids = None if self.spec.data.sids is None else map_arrays(ItemSids, self.scratch)
         return replace(self.plain, names=names, sids=sids)
 
-    def new_folder(self, prefix: str) -> Path:
-        return Path(mkdtemp(prefix=prefix, dir=self.scratch))
-
     def write(self, ads: CollectedAds, root: Path) -> None:
         schema, sizes = self.plain.schema, self.plain.vocab_sizes
         write_unsynced(arrange(ads, _FACTS, schema, sizes, self.spec.threads), root)
@@ -99,7 +96,7 @@ def collect_file(inputs: TaskInputs, file: AdsFile, first_row: int) -> Collected
     runs, size = [], inputs.plain.vocab_sizes[0]
     token_ads = np.zeros(size, np.int64)
     for ads, ids in collector:
-        path = inputs.new_folder("run-")
+        path = Path(mkdtemp(prefix="run-", dir=inputs.scratch))
         save_arrays(ids, path)
         if len(ads):
             inputs.write(ads, path)
@@ -127,7 +124,7 @@ def build_shard(
     repeated: Int64,  # [...]: ids of which no ad is built, ascending
 ) -> Path | None:
     """Return a snapshot root with one version, or None if no ad is left."""
-    root = inputs.new_folder(f"shard-{first_tokens[0]:05d}-")
+    root = Path(mkdtemp(prefix=f"shard-{first_tokens[0]:05d}-", dir=inputs.scratch))
     parts = [_part_of_run(path, first_tokens, repeated) for path in runs]
     parts = [part for part in parts if len(part)]
     if not parts:
