@@ -33,10 +33,6 @@ class Edit:
     removed: Int64  # the rows that go, ascending
     at: Int64  # the old row before which each new row goes, ascending; `size` is the end
 
-    @staticmethod
-    def appending(size: int, rows: int) -> "Edit":
-        return Edit(size, NO_ROWS, np.full(rows, size, np.int64))
-
     @property
     def rows(self) -> int:
         """The number of rows afterwards."""
@@ -119,7 +115,8 @@ class Editor:
         return self.offsets(offsets, edit, sizes), self.rows(values, members, new[1])
 
     def appended(self, column: Any, more: Any) -> Any:
-        end = Edit.appending(rows_in(column), rows_in(more))
+        size = rows_in(column)
+        end = Edit(size, NO_ROWS, np.full(rows_in(more), size, np.int64))
         if isinstance(column, Lists):
             return Lists(*self.lists(column, end, more))
         if isinstance(column, Groups):

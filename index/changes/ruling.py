@@ -33,7 +33,7 @@ def with_rules_of(editor: Editor, snapshot: Snapshot, puts: CollectedAds) -> Rul
     old, old_values = snapshot.rules, snapshot.set_values
     numbers = old.num_rules + old.num_alternatives
     if not len(puts):
-        return Ruled(old, old_values, puts.columns.rule_of, Edit.appending(numbers, 0))
+        return Ruled(old, old_values, puts.columns.rule_of, Edit(numbers, NO_ROWS, NO_ROWS))
     rule_of, own, own_values = only_used(puts.rules, puts.set_values, puts.columns.rule_of)
     rows, parts, set_values = own.rows.copy(), [], []
     of_sets = iter(zip(old_values, own_values, strict=True))

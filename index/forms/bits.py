@@ -61,11 +61,8 @@ class AskedBits(NamedTuple, Generic[Array]):
 @dataclass(frozen=True, slots=True)
 class BitsComponent(Component):
     kind: ClassVar[type[Rows]] = NumberRows
+    label: ClassVar[str] = "attributes"
     schema: TargetingSchema
-
-    @property
-    def label(self) -> str:
-        return "attributes"
 
     def codes(self) -> Sequence[ListedCodes]:
         return [*map(ListedCodes, self.schema.attributes)]

@@ -38,10 +38,6 @@ class IntervalComponent(TargetComponent):
     target: Range | Flight
 
     @property
-    def is_flight(self) -> bool:
-        return isinstance(self.target, Flight)
-
-    @property
     def missing_passes(self) -> bool:
         return isinstance(self.target, Range) and self.target.missing_passes
 
@@ -66,7 +62,7 @@ class IntervalComponent(TargetComponent):
         _add_to_matcher(matcher, rows.table, self.missing_passes)
 
     def add_to_users(self, reader: int, values: None, hashed: bool) -> None:  # noqa: ARG002
-        _add_to_users(reader, self.target.name.encode(), self.is_flight)
+        _add_to_users(reader, self.target.name.encode(), isinstance(self.target, Flight))
 
     def shapes(self, size: int, most: int) -> AskedNumber[Shape]:  # noqa: ARG002
         return AskedNumber((np.float64, (size,)))
@@ -79,7 +75,7 @@ class IntervalComponent(TargetComponent):
         if not np.isfinite([low, high]).any():
             return []
         name = self.target.name
-        if self.is_flight:
+        if isinstance(self.target, Flight):
             end = high + 1
             shown = tuple(_time(each) if np.isfinite(each) else "" for each in (low, end))
             user: tuple[str, ...] = (_time(request.at),)
