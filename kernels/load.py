@@ -96,15 +96,11 @@ def admission_slot(ops: Ops) -> AdmissionSlot:
 def _cuda_tables(device: torch.device) -> tuple[Ops, EncoderOps, FeatureOps]:
     require_device(device)
     try:
-        from grace.kernels.ops_cuda import (  # noqa: PLC0415
-            CUDA_DECODER,
-            CUDA_ENCODER,
-            CUDA_FEATURES,
-        )
+        from grace.kernels import ops_cuda  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name != "triton":
             raise
         raise DeviceError(
             f"device {device}: its operations need Triton: {install_command('gpu')}"
         ) from None
-    return CUDA_DECODER, CUDA_ENCODER, CUDA_FEATURES
+    return ops_cuda.CUDA_DECODER, ops_cuda.CUDA_ENCODER, ops_cuda.CUDA_FEATURES

@@ -37,8 +37,6 @@ _SANITIZE_FLAGS = (
     *("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
     *("-fno-omit-frame-pointer", "-g"),
 )
-
-
 _NVCC_FLAGS = (
     *("-std=c++17", "-O3", "-Xcompiler=-fPIC,-Wall,-Wextra,-fvisibility=hidden"),
     "-Werror=all-warnings",
@@ -103,11 +101,6 @@ class Target:
         return f"{self.name}.so"
 
     @property
-    def record(self) -> str:
-        """The file that records how the library was built. Equal records mean equal libraries."""
-        return f"{self.name}.txt"
-
-    @property
     def objects(self) -> str:
         return f"{self.name}_objects"
 
@@ -146,10 +139,10 @@ def source_digest(root: Path = ROOT, target: Target = CPU) -> str | None:
     return digest.hexdigest()[:32]
 
 
-def read_record(directory: Path, target: Target = CPU) -> str:
-    """Return how the library there was built; nothing if that is unknown."""
+def _record_of(library: Path) -> str:
+    """Return how a library was built; nothing if that is unknown."""
     try:
-        return (directory / target.record).read_text()
+        return library.with_suffix(".txt").read_text()
     except (OSError, UnicodeDecodeError):
         return ""
 
@@ -165,10 +158,10 @@ def build(
     flags = (*target.flags, *(_SANITIZE_FLAGS if sanitize else ()))
     compiler = target.find_compiler()
     command, made_by = [*compiler, *flags], _compiler_version(compiler)
-    record = f"sources {digest}; {made_by}; {' '.join(flags)}"
+    record = f"sources {digest}; {made_by}; {' '.join(flags)}"  # the same for equal libraries
     library = out / target.library
     try:
-        if library.is_file() and not os.access(out, os.W_OK) and read_record(out, target) == record:
+        if library.is_file() and not os.access(out, os.W_OK) and _record_of(library) == record:
             return library
         out.mkdir(parents=True, exist_ok=True)
         (out / ".lock").touch()
@@ -177,14 +170,14 @@ def build(
         raise NativeError(f"{out}: cannot be written ({error.strerror}): {remedy}") from None
     with (out / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two builds would delete each other's objects
-        if library.is_file() and read_record(out, target) == record:
+        if library.is_file() and _record_of(library) == record:
             return library
         objects = _compile_all(command, made_by, digest, root, out / target.objects, target)
         if source_digest(root, target) != digest:
             shutil.rmtree(out / target.objects)
             raise NativeError("the C++ sources changed during their build: run it again")
         _run_into(library, [*command, *target.link_flags, "-shared", *map(str, objects)])
-        (out / target.record).write_text(record)
+        library.with_suffix(".txt").write_text(record)
     return library
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ctypes import CDLL, addressof, c_char_p, c_int64
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -222,19 +223,13 @@ def read_batch(
     found: tuple[RequestError | None, ...] = (None,) * len(messages)
     if faults[:, 0].any():
         found = tuple(map(fault_of, faults.tolist(), messages))
-    return found, _unknown_names(messages, unknown, ends) if listed else ((),) * len(messages)
-
-
-def _unknown_names(
-    messages: Sequence[bytes], unknown: Int64, ends: Int64
-) -> tuple[tuple[str, ...], ...]:
-    names = []
-    begin = 0
-    for message, end in zip(messages, ends.tolist(), strict=True):
-        found = {_entry_of(each, message) for each in unknown[begin:end].tolist()}
-        names.append(tuple(sorted(found)))
-        begin = end
-    return tuple(names)
+    if not listed:
+        return found, ((),) * len(messages)
+    own = zip(messages, pairwise([0, *ends.tolist()]), strict=True)
+    return found, tuple(
+        tuple(sorted({_entry_of(each, message) for each in unknown[begin:end].tolist()}))
+        for message, (begin, end) in own
+    )
 
 
 def _entry_of(numbers: Sequence[int], message: bytes) -> str:

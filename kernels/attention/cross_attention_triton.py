@@ -110,24 +110,6 @@ def _load_queries(
     return tl.load(p_query + o_d, mask=live[:, None] & (o_d < d_head), other=0.0)
 
 
-@triton.jit
-def _store_rows(
-    p_out: tl.tensor,
-    mixed: tl.tensor,
-    o_row: tl.tensor,
-    live: tl.tensor,
-    i_head: tl.tensor,
-    heads: tl.constexpr,
-    d_head: tl.constexpr,
-    d_pad: tl.constexpr,
-) -> None:
-    """mixed [beams, d_pad], a head's columns of its rows"""
-    o_d = tl.arange(0, d_pad)[None, :]
-    p_row = (p_out + o_row * (heads * d_head) + i_head * d_head)[:, None]
-    stored = mixed.to(p_out.dtype.element_ty)
-    tl.store(p_row + o_d, stored, mask=live[:, None] & (o_d < d_head))
-
-
 @triton.jit(do_not_specialize=["beams"])
 def _whole_context(
     p_queries: tl.tensor,
@@ -200,7 +182,8 @@ def _whole_context(
         mixed = tl.where(any_key, mixed / total[:, None], 0.0)
         if p_request_scale is not None:
             mixed *= tl.load(p_request_scale + i_request)
-        _store_rows(p_out, mixed, o_row, live, i_head, heads, d_head, d_pad)
+        p_row = (p_out + o_row * (heads * d_head) + i_head * d_head)[:, None] + o_d[None, :]
+        tl.store(p_row, mixed.to(p_out.dtype.element_ty), mask=live[:, None] & in_head)
 
 
 @triton.jit(do_not_specialize=["beams"])
@@ -262,4 +245,5 @@ def _long_context(
     mixed = tl.where(any_key != 0, mixed / total[:, None], 0.0)
     if p_request_scale is not None:
         mixed *= tl.load(p_request_scale + i_request)
-    _store_rows(p_out, mixed, o_row, live, i_head, heads, d_head, d_pad)
+    p_row = (p_out + o_row * (heads * d_head) + i_head * d_head)[:, None] + o_d[None, :]
+    tl.store(p_row, mixed.to(p_out.dtype.element_ty), mask=live[:, None] & in_head)

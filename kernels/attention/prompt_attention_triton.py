@@ -22,7 +22,7 @@ from grace.kernels.triton_parts import LOG2_E, add_keys, await_kernel_before, ea
 _PLACED_ROWS = 16  # of a program
 
 
-class Tiles(NamedTuple):
+class _Tiles(NamedTuple):
     """A program has `queries` queries and reads `keys` keys at a time."""
 
     queries: int
@@ -31,19 +31,17 @@ class Tiles(NamedTuple):
     stages: int
 
 
-def causal_attention_triton(given: PromptTokens, tiles: Tiles | None = None) -> Tensor:
+def causal_attention_triton(given: PromptTokens) -> Tensor:
     """Compute `causal_attention_reference`. Results for tokens of no prompt are undefined."""
-    return _attended(given, None, given.longest, tiles)
+    return _attended(given, None, given.longest)
 
 
-def prompt_attention_triton(given: PromptQueries, tiles: Tiles | None = None) -> Tensor:
+def prompt_attention_triton(given: PromptQueries) -> Tensor:
     require_contiguous(pool=given.pool, table=given.table)
-    return _attended(given, given, len(given.queries) // (len(given.offsets) - 1), tiles)
+    return _attended(given, given, len(given.queries) // (len(given.offsets) - 1))
 
 
-def _attended(
-    given: PromptTokens, own: PromptQueries | None, beams: int, tiles: Tiles | None
-) -> Tensor:
+def _attended(given: PromptTokens, own: PromptQueries | None, beams: int) -> Tensor:
     """`beams` is the number of rows per request or, without `own`, the most that one has."""
     group = given.check()
     queries, pairs = given.queries, given.pairs
@@ -51,7 +49,7 @@ def _attended(
     rows, inner = queries.shape
     _, _, kv_heads, d_head = pairs.shape
     requests = len(given.offsets) - 1
-    tiles = tiles or _tiles_of(beams * group, d_head, queries.dtype)
+    tiles = _tiles_of(beams * group, d_head, queries.dtype)
     out = torch.empty((rows, inner), dtype=given.dtype or queries.dtype, device=queries.device)
     if rows:
         _attend[(triton.cdiv(beams * group, tiles.queries), kv_heads, requests)](
@@ -78,10 +76,10 @@ def _attended(
     return out
 
 
-def _tiles_of(queries: int, d_head: int, dtype: torch.dtype) -> Tiles:
+def _tiles_of(queries: int, d_head: int, dtype: torch.dtype) -> _Tiles:
     if dtype == torch.float32:
-        return Tiles(16, 32, warps=4, stages=1)
-    return Tiles(min(64, padded(queries)), 64, warps=4, stages=3 if d_head <= 128 else 2)
+        return _Tiles(16, 32, warps=4, stages=1)
+    return _Tiles(min(64, padded(queries)), 64, warps=4, stages=3 if d_head <= 128 else 2)
 
 
 @triton.jit

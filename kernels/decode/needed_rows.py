@@ -5,11 +5,10 @@ another of its rows contains, such as the row of an empty partition. And a row w
 element, which every user has, is the only row that its entry needs. Admission stays the same.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
+from grace.configs.arrays import Int32
 from grace.configs.errors import ConfigError
 from grace.configs.machine import available_cores
 from grace.index.matchers.node_matchers import NodeMatchers
@@ -24,23 +23,19 @@ _needed_rows = declare(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NeededRows:
-    index: npt.NDArray[np.int32]  # [ids]: the rows of child entries, entry after entry
-    # [child entries + 1], the ids of entry j are offsets[j] .. offsets[j + 1]; None: entry j has
-    # only id j
-    offsets: npt.NDArray[np.int32] | None
-
-
 def needed_rows(
     rows: NodeMatchers,
     trie: SidTrie,
     star: npt.NDArray[np.uint8] | None = None,
     threads: int | None = None,
-) -> NeededRows:
-    """Return the needed rows of one kind, in mode `union` all. `star` is that of a set's rows."""
+) -> tuple[Int32, Int32 | None]:
+    """Return the needed rows of one kind, in mode `union` all. `star` is that of a set's rows.
+
+    -> the ids of all entries, and offsets [entries + 1]: entry j has offsets[j] .. offsets[j + 1].
+       Without offsets, it has only id j
+    """
     if rows.offsets is None and rows.level_widths is None:
-        return NeededRows(rows.index, None)
+        return rows.index, None
     entries, index = trie.num_entries, np.array(rows.index)
     offsets = np.empty(entries + 1, np.int32)
     found = np.empty(1, np.int64)
@@ -61,5 +56,4 @@ def needed_rows(
             f"k-way matchers need {num_ids} row ids, at most {_MOST_IDS} can be "
             "numbered: build with fewer partitions or in mode union"
         )
-    needed = index[:num_ids].copy()
-    return NeededRows(needed, None if len(needed) == entries else offsets)
+    return index[:num_ids].copy(), None if num_ids == entries else offsets

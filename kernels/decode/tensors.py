@@ -12,10 +12,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from grace.configs.arrays import Int32
 from grace.configs.errors import ConfigError
 from grace.index.snapshot import Snapshot
 from grace.index.trie import NO_NODE
-from grace.kernels.decode.needed_rows import NeededRows, needed_rows
+from grace.kernels.decode.needed_rows import needed_rows
 from grace.kernels.decode.users import on_device
 from grace.kernels.devices import require_device, staged_copy
 from grace.kernels.eligibility.plan import EligibilityPlan
@@ -79,10 +80,10 @@ class DecodeIndex:
             return replace(index, exact=exact_tensors(snapshot, snapshot.exact, device))
         if matchers is None:
             return index
-        bitmask_index, bitmask_offsets = _row_ids(needed_rows(matchers.bitmask, trie), device)
+        bitmask_index, bitmask_offsets = _row_ids(device, *needed_rows(matchers.bitmask, trie))
         blooms = []
         for target_set, bloom in zip(snapshot.schema.sets, matchers.blooms, strict=True):
-            own, offsets = _row_ids(needed_rows(bloom.rows, trie, bloom.star), device)
+            own, offsets = _row_ids(device, *needed_rows(bloom.rows, trie, bloom.star))
             table, star = _words(bloom.rows.table, device), staged_copy(bloom.star, device)
             bits, hashes = target_set.bloom_bits, target_set.bloom_hashes
             blooms.append(BloomTensors(own, table, star, bits, hashes, offsets))
@@ -174,9 +175,10 @@ def members_of(first: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     return ranges, (first - begins)[ranges] + torch.arange(len(ranges), device=counts.device)
 
 
-def _row_ids(rows: NeededRows, device: torch.device) -> tuple[Tensor, Tensor | None]:
-    offsets = None if rows.offsets is None else staged_copy(rows.offsets, device)
-    return staged_copy(rows.index, device), offsets
+def _row_ids(
+    device: torch.device, ids: Int32, offsets: Int32 | None
+) -> tuple[Tensor, Tensor | None]:
+    return staged_copy(ids, device), None if offsets is None else staged_copy(offsets, device)
 
 
 def _words(array: npt.NDArray[np.uint64], device: torch.device) -> Tensor:

@@ -29,8 +29,11 @@ class UserTensors:
     @staticmethod
     def of(users: UserRows, device: torch.device) -> "UserTensors":
         """Copy without waiting: work queued later on the same stream sees the copies."""
-        arrays = (torch.from_numpy(_signed(array)) for array in users.arrays())
-        return UserTensors.given(users, (on_device(array, device) for array in arrays))
+        arrays = (
+            each.view(np.int64) if each.dtype == np.uint64 else each  # 64 bits as torch reads them
+            for each in users.arrays()
+        )
+        return UserTensors.given(users, (on_device(torch.from_numpy(a), device) for a in arrays))
 
     @staticmethod
     def given(users: UserRows, tensors: Iterable[Tensor]) -> "UserTensors":
@@ -61,11 +64,6 @@ class UserTensors:
     @property
     def sets(self) -> tuple[AskedLists[Tensor], ...]:
         return tuple(asked for asked in self.asked if isinstance(asked, AskedLists))
-
-
-def _signed(array: Any) -> Any:
-    """Return 64 bits as torch reads them."""
-    return array.view(np.int64) if array.dtype == np.uint64 else array
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:

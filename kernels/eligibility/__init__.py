@@ -1,4 +1,1 @@
-"""Mode `exact`: which nodes of the trie lead to an ad that a user may see.
-
-Eligibility flows rows -> rules -> leaves -> nodes. `eligible_nodes.py` is the place to begin.
-"""
+"""Mode `exact`: nodes that lead to an ad that a user may see. Begin with `eligible_nodes.py`."""

@@ -242,25 +242,6 @@ void join_ranges(const Call& call, int64_t step, const Ranges& of) {
               of);
 }
 
-void join_rules(const Call& call, const Plan& plan, const uint16_t* rules) {
-  const int64_t first = plan.level_starts[plan.levels];
-  const int64_t nodes = plan.level_starts[plan.levels + 1];
-  join_ranges<true>(
-      call, kLeafStep,
-      {plan.leaf_offsets, nodes - first, static_cast<int32_t>(plan.of_warp[plan.levels]),
-       plan.leaf_rules, rules, plan.rules + 1, call.batch.eligible + first, nodes});
-}
-
-void join_children(const Call& call, const Plan& plan, int64_t level) {
-  const int64_t first = plan.level_starts[level], nodes = plan.level_starts[plan.levels + 1];
-  uint16_t* const eligible = call.batch.eligible;
-  // Child entry j leads to node j + 1.
-  join_ranges<false>(call, kLevelSteps + level,
-                     {plan.node_offsets + first, plan.level_starts[level + 1] - first,
-                      static_cast<int32_t>(plan.of_warp[level]), nullptr, eligible + 1, nodes,
-                      eligible + first, nodes});
-}
-
 }  // namespace
 
 // Writes the masks of all nodes, or without scratch memory only `scratch_bytes`. The sizes are
@@ -277,8 +258,21 @@ GRACE_API int32_t grace_cuda_eligible_nodes(void* stream, int64_t plan_size, int
       batch->scratch_bytes = call.used();
       return;
     }
-    join_rules(call, *plan, rules);
-    for (int64_t level = plan->levels; level-- > 0;) join_children(call, *plan, level);
+    uint16_t* const eligible = batch->eligible;
+    const int64_t leaf = plan->level_starts[plan->levels];
+    const int64_t nodes = plan->level_starts[plan->levels + 1];
+    join_ranges<true>(
+        call, kLeafStep,
+        {plan->leaf_offsets, nodes - leaf, static_cast<int32_t>(plan->of_warp[plan->levels]),
+         plan->leaf_rules, rules, plan->rules + 1, eligible + leaf, nodes});
+    for (int64_t level = plan->levels; level-- > 0;) {
+      const int64_t first = plan->level_starts[level];
+      // Child entry j leads to node j + 1.
+      join_ranges<false>(call, kLevelSteps + level,
+                         {plan->node_offsets + first, plan->level_starts[level + 1] - first,
+                          static_cast<int32_t>(plan->of_warp[level]), nullptr, eligible + 1, nodes,
+                          eligible + first, nodes});
+    }
   });
 }
 

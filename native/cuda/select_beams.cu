@@ -119,27 +119,26 @@ __device__ int32_t gather(const Selection& from, int64_t request, uint64_t limit
   const int lane = threadIdx.x % kWarp;
   const uint32_t lanes_before = (1u << lane) - 1;
   int32_t* gathered = in_first_block(&memory.gathered);
-  for_each_candidate<Logit>(from, request, limit, memory,
-                            [&](uint32_t reaching, const Found& found) {
-                              uint32_t lanes[kAtOnce];
-                              int32_t total = 0;
+  const auto append = [&](uint32_t reaching, const Found& found) {
+    uint32_t lanes[kAtOnce];
+    int32_t total = 0;
 #pragma unroll
-                              for (int i = 0; i < kAtOnce; ++i) {
-                                lanes[i] = __ballot_sync(kAllLanes, (reaching >> i & 1) != 0);
-                                total += __popc(lanes[i]);
-                              }
-                              if (total == 0) return;
-                              int32_t first = 0;
-                              if (lane == 0) first = atomicAdd(gathered, total);
-                              first = __shfl_sync(kAllLanes, first, 0);
+    for (int i = 0; i < kAtOnce; ++i) {
+      lanes[i] = __ballot_sync(kAllLanes, (reaching >> i & 1) != 0);
+      total += __popc(lanes[i]);
+    }
+    if (total == 0) return;
+    int32_t first = 0;
+    if (lane == 0) first = atomicAdd(gathered, total);
+    first = __shfl_sync(kAllLanes, first, 0);
 #pragma unroll
-                              for (int i = 0; i < kAtOnce; ++i) {
-                                const int32_t at = first + __popc(lanes[i] & lanes_before);
-                                if ((reaching >> i & 1) != 0 && at < from.capacity)
-                                  keys[at] = found.key(i);
-                                first += __popc(lanes[i]);
-                              }
-                            });
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int32_t at = first + __popc(lanes[i] & lanes_before);
+      if ((reaching >> i & 1) != 0 && at < from.capacity) keys[at] = found.key(i);
+      first += __popc(lanes[i]);
+    }
+  };
+  for_each_candidate<Logit>(from, request, limit, memory, append);
   cluster_barrier();
   return *gathered;
 }

@@ -73,20 +73,15 @@ GRACE_API int32_t grace_admit_children(int32_t threads, int64_t bytes, const Adm
       if (node != kNoNode) starts[r + 1] += at.node_offsets[node + 1] - at.node_offsets[node];
     }
 
-    const auto admit_row = [&](int64_t r) {
-      if (nodes[r] == kNoNode) return int64_t{0};
-      int64_t next = starts[r];
-      const int64_t end = at.node_offsets[nodes[r] + 1];
-      for (int64_t entry = at.node_offsets[nodes[r]]; entry < end; ++entry) {
-        if (!admits(at, sets, num_sets, entry, r / beams)) continue;
-        tokens[next] = at.tokens[entry];
-        children[next++] = static_cast<int32_t>(entry + 1);
-      }
-      return next - starts[r];
-    };
     grace::parallel_ranges(rows, kRowsPerTask, threads, [&](grace::Range task) {
       for (int64_t r = task.begin; r < task.end; ++r) {
-        offsets[r + 1] = static_cast<int32_t>(admit_row(r));
+        int64_t next = starts[r], entry = nodes[r] == kNoNode ? 0 : at.node_offsets[nodes[r]];
+        for (const int64_t end = entry + starts[r + 1] - starts[r]; entry < end; ++entry) {
+          if (!admits(at, sets, num_sets, entry, r / beams)) continue;
+          tokens[next] = at.tokens[entry];
+          children[next++] = static_cast<int32_t>(entry + 1);
+        }
+        offsets[r + 1] = static_cast<int32_t>(next - starts[r]);
       }
     });
 

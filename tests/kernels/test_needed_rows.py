@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grace.configs.arrays import Int32
 from grace.configs.errors import NativeError
 from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.trie import SidTrie
-from grace.kernels.decode.needed_rows import NeededRows, needed_rows
+from grace.kernels.decode.needed_rows import needed_rows
 from support.strategies import examples
 
 
@@ -39,12 +40,10 @@ def jagged(rows: list[list[int]], table: list[int]) -> tuple[NodeMatchers, SidTr
     )
 
 
-def ids_of(needed: NeededRows) -> list[list[int]]:
-    ids = needed.index.tolist()
-    if needed.offsets is None:
-        return [[i] for i in ids]
-    offsets = needed.offsets.tolist()
-    return [ids[a:b] for a, b in pairwise(offsets)]
+def ids_of(needed: tuple[Int32, Int32 | None]) -> list[list[int]]:
+    ids, offsets = needed
+    each = np.arange(len(ids) + 1) if offsets is None else offsets
+    return [ids[a:b].tolist() for a, b in pairwise(each.tolist())]
 
 
 def plain(ids: list[int], table: list[int], star: list[int]) -> list[int]:

@@ -19,7 +19,6 @@ from grace.native.build import (
     build,
     find_nvcc,
     main,
-    read_record,
     source_digest,
 )
 from grace.native.loader import declare, open_library
@@ -36,7 +35,7 @@ API int twice(const int* in, int count, int* out) {
   return count % 2;
 }
 """
-LIBRARY = CPU.library
+LIBRARY, RECORD = CPU.library, f"{CPU.name}.txt"
 SPILLS = {"fp8_products.cu": 8}
 """Bytes that a kernel may spill: next to 128 sums of a thread, ptxas keeps no address of a tile."""
 
@@ -71,7 +70,7 @@ def test_a_declared_function_fills_arrays_that_fit_and_raises_the_librarys_error
 ) -> None:
     digest = source_digest(built)
     library = open_library(built / "out" / LIBRARY, digest)
-    record = read_record(built / "out")
+    record = (built / "out" / RECORD).read_text()
     assert record.startswith(f"sources {digest}; ")
     assert " -O3 " in record
     twice = declare("twice(int32[], int32, out int32[])", library=lambda: library)
@@ -109,7 +108,7 @@ def test_only_what_changed_is_compiled_again(root: Path, monkeypatch: pytest.Mon
     (root / "src" / "new.cpp").write_text("int fresh() { return 1; }\n")
     assert written() == ["abi", "libgrace_cpu", "new"]
     assert len(list((root / "out" / CPU.objects).iterdir())) == 3
-    (root / "out" / CPU.record).write_bytes(b"\xff")
+    (root / "out" / RECORD).write_bytes(b"\xff")
     assert written() == ["libgrace_cpu"]
 
 
@@ -174,7 +173,7 @@ def test_a_bare_build_leaves_only_the_library_and_its_record(
     library = root / "new" / LIBRARY
     assert capsys.readouterr().out == f"the native library is current: {library}\n"
     left = {file.name for file in (root / "new").iterdir()}
-    assert left == {LIBRARY, CPU.record}
+    assert left == {LIBRARY, RECORD}
 
 
 def test_nvcc_is_found_in_cuda_home_and_its_absence_names_a_remedy(

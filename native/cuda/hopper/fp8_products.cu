@@ -10,6 +10,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
 
+#include <iterator>
+
 #include "../launch.cuh"
 #include "grace/abi.h"
 #include "instructions.cuh"
@@ -404,19 +406,25 @@ CUtensorMap map_of(const void* matrix, CUtensorMapDataType type, int64_t bytes, 
   return map;
 }
 
-template <Result kResult>
+using Kernel = void (*)(CUtensorMap, CUtensorMap, CUtensorMap, Product);
+
+// The kernel of each Result, in its order.
+constexpr Kernel kKernels[] = {fp8_product<Result::kRows>, fp8_product<Result::kResidual>,
+                               fp8_product<Result::kHidden>, fp8_product<Result::kGated>,
+                               fp8_product<Result::kLogSums>};
+
 void launch_product(void* stream, const Product& p, int64_t blocks) {
   constexpr auto kBytes = CU_TENSOR_MAP_DATA_TYPE_UINT8;
   const CUtensorMap x = map_of(p.x, kBytes, 1, p.rows, p.inner, kStep);
   const CUtensorMap weight = map_of(p.weight, kBytes, 1, p.outs, p.inner, kStep);
   CUtensorMap out{};
-  if (kStoresTiles<kResult>) {
+  if (p.out != nullptr) {
     out = map_of(p.out, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, p.rows, p.outs, kBoxColumns);
   }
   const int64_t tiles = (p.rows + kTile - 1) / kTile * (p.outs / kTile);
   const dim3 grid(static_cast<unsigned>(tiles < blocks ? tiles : blocks));
   const grace::LaunchShape shape{grid, kThreads, kBlockMemory, 1, p.early != 0};
-  grace::launch("fp8_product", stream, shape, fp8_product<kResult>, x, weight, out, p);
+  grace::launch("fp8_product", stream, shape, kKernels[p.result], x, weight, out, p);
 }
 
 }  // namespace
@@ -425,12 +433,9 @@ void launch_product(void* stream, const Product& p, int64_t blocks) {
 GRACE_API int32_t grace_cuda_prepare_fp8_products() {
   return grace::guarded([&] {
     encode_function();
-    const char* const what = "fp8_product: block memory";
-    grace::allow_memory(fp8_product<Result::kRows>, kBlockMemory, what);
-    grace::allow_memory(fp8_product<Result::kResidual>, kBlockMemory, what);
-    grace::allow_memory(fp8_product<Result::kHidden>, kBlockMemory, what);
-    grace::allow_memory(fp8_product<Result::kGated>, kBlockMemory, what);
-    grace::allow_memory(fp8_product<Result::kLogSums>, kBlockMemory, what);
+    for (const Kernel kernel : kKernels) {
+      grace::allow_memory(kernel, kBlockMemory, "fp8_product: block memory");
+    }
   });
 }
 
@@ -440,18 +445,8 @@ GRACE_API int32_t grace_cuda_fp8_product(void* stream, int64_t blocks, int64_t b
   return grace::guarded([&] {
     grace::require(bytes == sizeof(Product), "fp8_product: another layout of Product");
     grace::require(product->outs % kTile == 0, "fp8_product: outs must be a multiple of 128");
-    if (product->rows == 0) return;
-    switch (static_cast<Result>(product->result)) {
-      case Result::kRows:
-        return launch_product<Result::kRows>(stream, *product, blocks);
-      case Result::kResidual:
-        return launch_product<Result::kResidual>(stream, *product, blocks);
-      case Result::kHidden:
-        return launch_product<Result::kHidden>(stream, *product, blocks);
-      case Result::kGated:
-        return launch_product<Result::kGated>(stream, *product, blocks);
-      case Result::kLogSums:
-        return launch_product<Result::kLogSums>(stream, *product, blocks);
-    }
+    grace::require(product->result >= 0 && product->result < int64_t{std::size(kKernels)},
+                   "fp8_product: no such result");
+    if (product->rows > 0) launch_product(stream, *product, blocks);
   });
 }
