@@ -96,11 +96,11 @@ def admission_slot(ops: Ops) -> AdmissionSlot:
 def _cuda_tables(device: torch.device) -> tuple[Ops, EncoderOps, FeatureOps]:
     require_device(device)
     try:
-        from grace.kernels import ops_cuda  # noqa: PLC0415
+        from grace.kernels.ops_cuda import CUDA_TABLES  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name != "triton":
             raise
         raise DeviceError(
             f"device {device}: its operations need Triton: {install_command('gpu')}"
         ) from None
-    return ops_cuda.CUDA_DECODER, ops_cuda.CUDA_ENCODER, ops_cuda.CUDA_FEATURES
+    return CUDA_TABLES

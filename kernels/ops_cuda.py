@@ -38,3 +38,4 @@ CUDA_ENCODER = EncoderOps(
     share_user=share_user_triton,
 )
 CUDA_FEATURES = FeatureOps(sum_events=sum_events_cuda, join_inputs=join_inputs_cuda)
+CUDA_TABLES = CUDA_DECODER, CUDA_ENCODER, CUDA_FEATURES

@@ -68,7 +68,15 @@ def select_beams_reference(given: Choice) -> Beams:
         )
     rows, totals = candidate_totals(given, candidates)
     not_finite = totals.isnan() | totals.isposinf()
-    selected = _dead_beams(requests, beams, k, given.scores)
+    first_rows = torch.arange(requests, dtype=torch.int32, device=given.scores.device) * beams
+    parents = first_rows.unsqueeze(1).repeat(1, k)
+    selected = Beams(
+        parents=parents,
+        tokens=torch.zeros_like(parents),
+        nodes=torch.full_like(parents, NO_NODE),
+        scores=given.scores.new_full((requests, k), -torch.inf),
+        corrupt=given.scores.new_zeros(requests, dtype=torch.bool),
+    )
     borders = candidates.offsets[::beams].tolist()
     for request, (begin, end) in enumerate(pairwise(borders)):
         if not_finite[begin:end].any():
@@ -106,15 +114,3 @@ def _best(totals: Tensor, k: int, ordered: bool) -> Tensor:
     places = totals.sort(descending=True, stable=True).indices[:k]
     places = places[totals[places] > -torch.inf]
     return places if ordered else places.sort().values
-
-
-def _dead_beams(requests: int, beams: int, k: int, scores: Tensor) -> Beams:
-    first_rows = torch.arange(requests, dtype=torch.int32, device=scores.device) * beams
-    parents = first_rows.unsqueeze(1).repeat(1, k)
-    return Beams(
-        parents=parents,
-        tokens=torch.zeros_like(parents),
-        nodes=torch.full_like(parents, NO_NODE),
-        scores=scores.new_full((requests, k), -torch.inf),
-        corrupt=scores.new_zeros(requests, dtype=torch.bool),
-    )

@@ -76,9 +76,4 @@ __device__ T* in_block(T* own, uint32_t) {
 
 #endif
 
-template <typename T>
-__device__ T* in_first_block(T* own) {
-  return in_block(own, 0);
-}
-
 }  // namespace grace

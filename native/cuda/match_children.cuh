@@ -68,12 +68,14 @@ __device__ inline bool row_holds_any(const AdmissionSet& set, int64_t id, const 
                         {set.bits, set.hashes_per_value});
   }
   const uint64_t* tables = in_device_memory(queries.tables);
+  uint64_t held = ~uint64_t{0};
   if (words != 4 || (reinterpret_cast<uintptr_t>(set.table) & 15) != 0) {
-    return tables_contain_any(row, words, tables);
+    for (uint32_t w = 0; w < words && held != 0; ++w) held = still_held(held, row[w], w, tables);
+    return held != 0;
   }
   const ulonglong2 low = reinterpret_cast<const ulonglong2*>(row)[0];
   const ulonglong2 high = reinterpret_cast<const ulonglong2*>(row)[1];
-  uint64_t held = still_held(~uint64_t{0}, low.x, 0, tables);
+  held = still_held(held, low.x, 0, tables);
   if (held != 0) held = still_held(held, low.y, 1, tables);
   if (held != 0) held = still_held(held, high.x, 2, tables);
   if (held != 0) held = still_held(held, high.y, 3, tables);

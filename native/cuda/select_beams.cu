@@ -33,13 +33,14 @@ struct Memory {
   int32_t corrupt;   // in the first block
 };
 
-// The keys of some candidates of a lane, kTeam * kGroups places apart.
+// The keys of some candidates of a lane, kTeam * kGroups places apart. A candidate is its beam <<
+// 16 and its place among the beam's; a key is that of its score << 32 and the candidate.
 struct Found {
   uint32_t scores[kAtOnce];
-  uint32_t first;  // place of the first
+  uint32_t first;  // candidate
 
   __device__ uint64_t key(int i) const {
-    return candidate_key(scores[i], first + static_cast<uint32_t>(i * kTeam * kGroups));
+    return uint64_t{scores[i]} << 32 | (first + static_cast<uint32_t>(i * kTeam * kGroups));
   }
 };
 
@@ -97,7 +98,7 @@ __device__ void for_each_candidate(const Selection& from, int64_t request, uint6
         float totals[kAtOnce];
         scored.totals(place, kStride, count, totals);
         Found found;
-        found.first = candidate_place(static_cast<uint32_t>(beam), static_cast<uint32_t>(place));
+        found.first = static_cast<uint32_t>(beam) << 16 | static_cast<uint32_t>(place);
         uint32_t reaching = 0;
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
@@ -118,7 +119,7 @@ __device__ int32_t gather(const Selection& from, int64_t request, uint64_t limit
                           uint64_t* keys) {
   const int lane = threadIdx.x % kWarp;
   const uint32_t lanes_before = (1u << lane) - 1;
-  int32_t* gathered = in_first_block(&memory.gathered);
+  int32_t* gathered = in_block(&memory.gathered, 0);
   const auto append = [&](uint32_t reaching, const Found& found) {
     uint32_t lanes[kAtOnce];
     int32_t total = 0;
@@ -230,7 +231,7 @@ __device__ void select_request(const Selection& from, int64_t request, Memory& m
   // find_threshold() has a barrier of the cluster: after it, all may write to the first block.
   bool finite = true;
   const uint64_t bound = bound_by_groups(from, request, memory, finite);
-  if (!finite) *in_first_block(&memory.corrupt) = 1;
+  if (!finite) *in_block(&memory.corrupt, 0) = 1;
   int32_t count = gather<Logit>(from, request, bound, memory, keys);
   if (count > from.capacity) {
     const uint64_t limit = limit_by_candidates<Logit>(from, request, bound, memory);
@@ -252,7 +253,7 @@ __global__ void __launch_bounds__(kSelectBlock, 1) select_beams(Selection from) 
   const int64_t request = blockIdx.x / cluster_size();
   if (from.keys == nullptr) {
     uint64_t* own = reinterpret_cast<uint64_t*>(&memory + 1);
-    select_request<Logit>(from, request, memory, in_first_block(own), own);
+    select_request<Logit>(from, request, memory, in_block(own, 0), own);
   } else {
     uint64_t* keys = from.keys + request * 2 * from.capacity;
     select_request<Logit>(from, request, memory, keys, keys);

@@ -117,15 +117,6 @@ __device__ inline uint32_t key_of_window(uint32_t place) {
   return place < kWindowKeys - 1 ? kFirstWindowKey + place : 0xffffffffu;
 }
 
-// A candidate of one request: its beam, then its place among the beam's.
-__device__ inline uint32_t candidate_place(uint32_t beam, uint32_t place) {
-  return beam << 16 | place;
-}
-
-__device__ inline uint64_t candidate_key(uint32_t score_key, uint32_t candidate_place) {
-  return static_cast<uint64_t>(score_key) << 32 | candidate_place;
-}
-
 __device__ inline int32_t candidates_of_row(const Selection& from, int64_t row) {
   return from.counts != nullptr ? from.counts[row] : from.offsets[row + 1] - from.offsets[row];
 }

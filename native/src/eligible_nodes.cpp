@@ -156,17 +156,6 @@ Masks list_rows(const ListTable& table, const ListQueries& queries, int64_t requ
   });
 }
 
-void join_rows(const std::vector<RowsOfRules>& predicates, int64_t group, uint16_t all, Range range,
-               uint16_t* rules) {
-  std::fill(rules + range.begin, rules + range.end, all);
-  for (const RowsOfRules& predicate : predicates) {
-    const uint16_t* masks = predicate.masks + group * predicate.rules.rows;
-    for (int64_t r = range.begin; r < range.end; ++r) {
-      rules[r] &= masks[predicate.rules.ids[r * predicate.rules.id_stride]];
-    }
-  }
-}
-
 // Writes the masks of leaves or nodes: joined[i] has the masks of offsets[i] .. offsets[i + 1].
 template <typename MaskOf>
 void join_members(const int32_t* offsets, int64_t count, int32_t threads, uint16_t* joined,
@@ -189,8 +178,15 @@ void join_group(const Plan& plan, const Batch& batch, const std::vector<RowsOfRu
   const int64_t num_nodes = plan.level_starts[plan.levels + 1];
   const auto all = static_cast<uint16_t>(requests_of_group(batch.requests, group));
   uint16_t* nodes = batch.eligible + group * num_nodes;
-  parallel_ranges(plan.rules, kPerTask, threads,
-                  [&](Range range) { join_rows(predicates, group, all, range, rules.data()); });
+  parallel_ranges(plan.rules, kPerTask, threads, [&](Range range) {
+    std::fill(rules.begin() + range.begin, rules.begin() + range.end, all);
+    for (const RowsOfRules& predicate : predicates) {
+      const uint16_t* masks = predicate.masks + group * predicate.rules.rows;
+      for (int64_t r = range.begin; r < range.end; ++r) {
+        rules[r] &= masks[predicate.rules.ids[r * predicate.rules.id_stride]];
+      }
+    }
+  });
   join_members(plan.leaf_offsets, num_nodes - first_leaf, threads, nodes + first_leaf,
                [&](int32_t i) { return rules[plan.leaf_rules[i]]; });
   for (int64_t level = plan.levels; level-- > 0;) {

@@ -100,21 +100,6 @@ void match_block(const Ads& ads, const Request& request, const Scratch& scratch,
   for (int32_t i = 0; i < live; ++i) verdicts[alive[i]] = kPasses;
 }
 
-// Writes the rules of `scratch.rules`, those of alternatives one after another.
-void list_plain_rules(const Ads& ads, Scratch& scratch) {
-  scratch.plain.clear();
-  for (const int32_t rule : scratch.rules.keys()) {
-    const int64_t alternative = rule - ads.num_rules;
-    if (alternative < 0) {
-      scratch.plain.push_back(rule);
-    } else {
-      scratch.plain.insert(scratch.plain.end(),
-                           ads.alternatives + ads.alternative_offsets[alternative],
-                           ads.alternatives + ads.alternative_offsets[alternative + 1]);
-    }
-  }
-}
-
 // Joins the verdicts on the plain rules: an alternative passes if one of its rules does, and else
 // fails by the last component that fails one of them.
 void join_alternatives(const Ads& ads, Scratch& scratch) {
@@ -135,8 +120,17 @@ void join_alternatives(const Ads& ads, Scratch& scratch) {
 // Writes into `scratch.verdicts` which rules and alternatives of `scratch.rules` the request's user
 // passes.
 void match_rules(const Ads& ads, const Request& request, Scratch& scratch) {
-  list_plain_rules(ads, scratch);
-  const std::vector<int32_t>& rules = scratch.plain;
+  std::vector<int32_t>& rules = scratch.plain;
+  rules.clear();
+  for (const int32_t rule : scratch.rules.keys()) {
+    const int64_t alternative = rule - ads.num_rules;
+    if (alternative < 0) {
+      rules.push_back(rule);
+    } else {
+      const int64_t* own = ads.alternative_offsets + alternative;
+      rules.insert(rules.end(), ads.alternatives + own[0], ads.alternatives + own[1]);
+    }
+  }
   scratch.verdicts.resize(rules.size());
   scratch.marks.resize(ads.components.size());
   for (size_t c = 0; c < ads.components.size(); ++c) {

@@ -62,9 +62,8 @@ void write_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply
   reset_limits(ads, request, scratch);
   const std::vector<Match>& matches = scratch.matches;
   const size_t most = std::min(matches.size(), static_cast<size_t>(request.max_ads));
-  reply.ad_ids.resize(most);
-  reply.positions.resize(most);
-  size_t size = 0;
+  reply.ad_ids.reserve(most);
+  reply.positions.reserve(most);
   const bool limited = !scratch.limits.empty();
   // False once the reply is full.
   const auto offer = [&](const Match& match, int64_t id) {
@@ -72,9 +71,9 @@ void write_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply
       ++reply.counts.limited;
       return true;
     }
-    if (size == most) return false;
-    reply.ad_ids[size] = id;
-    reply.positions[size++] = match.position;
+    if (reply.ad_ids.size() == most) return false;
+    reply.ad_ids.push_back(id);
+    reply.positions.push_back(match.position);
     return true;
   };
   size_t asked = 0;
@@ -95,8 +94,6 @@ void write_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply
       more = offer(matches[scratch.tied[i].match], scratch.tied[i].id);
     }
   }
-  reply.ad_ids.resize(size);
-  reply.positions.resize(size);
 }
 
 }  // namespace grace::exact

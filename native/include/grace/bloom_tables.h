@@ -43,12 +43,4 @@ GRACE_HOST_DEVICE uint64_t still_held(uint64_t held, uint64_t word, uint32_t pla
   return held;
 }
 
-// The row may hold one of the tables' queries.
-GRACE_HOST_DEVICE bool tables_contain_any(const uint64_t* row, uint32_t words,
-                                          const uint64_t* tables) {
-  uint64_t held = ~uint64_t{0};
-  for (uint32_t w = 0; w < words && held != 0; ++w) held = still_held(held, row[w], w, tables);
-  return held != 0;
-}
-
 }  // namespace grace
