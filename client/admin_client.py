@@ -102,6 +102,5 @@ class AdminClient:
         try:
             reply: _Reply = method(request, timeout=timeout)
         except grpc.RpcError as error:
-            failed = FailedCall.of(error)
-            raise call_error(self.address, self._tls, failed, ELSEWHERE) from None
+            raise call_error(self.address, self._tls, FailedCall.of(error), ELSEWHERE) from None
         return reply

@@ -71,8 +71,7 @@ class _Connected:
         self._ids = ids
         self._budget = RetryBudget()
         self._closed = threading.Event()
-        options = (*OPTIONS, *target.options)
-        self._channel = channel(target.uri, tls, options, self._library)
+        self._channel = channel(target.uri, tls, (*OPTIONS, *target.options), self._library)
         # The generated stubs have no types.
         self._retrieve = AdsRetrievalStub(self._channel).Retrieve  # type: ignore[no-untyped-call]
         self._check = HealthStub(self._channel).Check

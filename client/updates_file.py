@@ -159,8 +159,7 @@ class UpdatesFollower(Follower):
         while sequence is None:
             try:
                 if all_sent:
-                    confirmed = self._client.confirm_updates(self.sequence, self._timeout)
-                    sequence = confirmed.sequence
+                    sequence = self._client.confirm_updates(self.sequence, self._timeout).sequence
                 else:
                     sequence = self._client.status(self._timeout).updates.sequence
             except CallError as error:

@@ -30,8 +30,7 @@ def read_certificates(setting: str, path: Path) -> bytes:
     content = read_pem(setting, path)
     try:
         found = [pem.decode("ascii") for pem in CERTIFICATE.findall(content)]
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.load_verify_locations(cadata="\n".join(found))
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata="\n".join(found))
     except (ssl.SSLError, ValueError):
         raise ConfigError(
             f"{setting}: {path}: no certificates in PEM; each begins with "

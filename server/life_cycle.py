@@ -86,8 +86,7 @@ def serve(
         ):
 
             async def run() -> NoReturn:
-                server = Server(config, stages, timeline, device, requests)
-                await server.run()
+                await Server(config, stages, timeline, device, requests).run()
 
             runner.run(run())
     except (GraceError, OSError) as error:
@@ -308,8 +307,7 @@ class Server:
         """Wait until every batch that post has matched is answered; not on the event loop."""
         if self._state.pipeline is not None:
             self._state.pipeline.wait_answered()
-            left = self._listeners.replies_left()
-            asyncio.run_coroutine_threadsafe(left, self._loop).result()
+            asyncio.run_coroutine_threadsafe(self._listeners.replies_left(), self._loop).result()
 
     def _thread_died(self) -> None:
         """End the server. A thread of the pipeline or of the updates calls this."""
@@ -318,8 +316,7 @@ class Server:
 
 def _loop_hangs() -> NoReturn:
     """End the server from another thread: nothing else can, not even a signal."""
-    place = place_of(threading.main_thread().name)
-    LOG.critical("loop_hangs", exc_info=place)
+    LOG.critical("loop_hangs", exc_info=place_of(threading.main_thread().name))
     exit_now(FAILED)
 
 

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import torch
 from torch import Tensor
 
 from grace.configs.errors import CheckpointError, ConfigError, InputError
+from grace.configs.options import declaration
 from grace.configs.regular_files import read_regular
 from grace.configs.sections import load_section
 from grace.model.checkpoints.folder import PICKLE_REMEDY, WEIGHTS
@@ -77,6 +78,12 @@ class HfFolder:
         values = {**self.values, **changed}
         known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
         return load_section(cls, {k: v for k, v in values.items() if k in known}, self.config)
+
+    @staticmethod
+    def keys_by_name(section: type[Any]) -> dict[str, str]:
+        """Return the keys that a section declares, by their names here, which are their words."""
+        hints = get_type_hints(section, include_extras=True)
+        return {name: key for key, hint in hints.items() if (name := declaration(hint)[1].words)}
 
     @contextmanager
     def tensors(

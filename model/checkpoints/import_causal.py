@@ -60,18 +60,18 @@ Parts: TypeAlias = Sequence[tuple[str, tuple[int, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class CausalConfig(Section):
-    """The keys of config.json that affect the model's function, with the families' defaults."""
+    """The keys of config.json that affect the model's function, and their names in `causal`."""
 
-    vocab_size: Size
-    hidden_size: Size
-    intermediate_size: Size
-    num_hidden_layers: Size
-    num_attention_heads: Size
+    vocab_size: Annotated[Size, "num_tokens"]
+    hidden_size: Annotated[Size, "d_model"]
+    intermediate_size: Annotated[Size, "d_ff"]
+    num_hidden_layers: Annotated[Size, "layers"]
+    num_attention_heads: Annotated[Size, "heads"]
     num_key_value_heads: Annotated[int | None, Option(least=1)] = None
     head_dim: Annotated[int | None, Option(least=1)] = None
-    rms_norm_eps: Epsilon = 1e-6
-    rope_theta: Annotated[float, Option(least=1)] = 10_000.0
-    tie_word_embeddings: bool = False
+    rms_norm_eps: Annotated[Epsilon, "norm_eps"] = 1e-6
+    rope_theta: Annotated[float, Option("rope_theta", least=1)] = 10_000.0
+    tie_word_embeddings: Annotated[bool, "tied_head"] = False
 
     def faults(self) -> Iterator[str]:
         if self.head_dim is None and self.hidden_size % self.num_attention_heads:
@@ -120,16 +120,9 @@ def read_config(source: HfFolder) -> tuple[CausalConfig, causal_spec.CausalSpec]
     rope = _rope(source.values)[1]
     config = source.keys(CausalConfig, **{key: rope[key] for key in rope if key == "rope_theta"})
     causal = {
-        "layers": config.num_hidden_layers,
-        "d_model": config.hidden_size,
-        "heads": config.num_attention_heads,
+        **{name: getattr(config, key) for name, key in source.keys_by_name(CausalConfig).items()},
         "kv_heads": config.num_key_value_heads or config.num_attention_heads,
         "d_head": config.head_dim or config.hidden_size // config.num_attention_heads,
-        "d_ff": config.intermediate_size,
-        "num_tokens": config.vocab_size,
-        "rope_theta": config.rope_theta,
-        "norm_eps": config.rms_norm_eps,
-        "tied_head": config.tie_word_embeddings,
         **FAMILIES[family],
     }
     return config, load_section(causal_spec.CausalSpec, causal, source.config)

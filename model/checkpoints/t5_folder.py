@@ -13,13 +13,13 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
 from grace.configs.errors import CheckpointError, ConfigError
-from grace.configs.options import Option, T5Layout, declaration
+from grace.configs.options import Option, T5Layout
 from grace.configs.regular_files import whole_folder
 from grace.configs.sections import Section, load_section
 from grace.model.checkpoints.checkpoint import empty_model, load_encoder_decoder
@@ -114,11 +114,7 @@ class T5Config(Section):
         return self.d_model**-0.5 if scaled else 1.0
 
 
-_KEYS = {
-    option.words: key
-    for key, hint in get_type_hints(T5Config, include_extras=True).items()
-    if (option := declaration(hint)[1]).words
-}
+_KEYS = HfFolder.keys_by_name(T5Config)
 
 
 def read_config(folder: HfFolder) -> T5Config:

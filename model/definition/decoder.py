@@ -116,8 +116,7 @@ class Decoder(nn.Module):
             hidden = rms_norm(x, layer.self_norm, self.spec.norm_eps)
             qkv = linear(hidden, layer.qkv)
             pool[blocks] = qkv.view(len(tokens), 3, self.spec.heads, self.spec.d_head)
-            prefixes = PagedPrefixes(pool, table, step, self.bias, self.scale)
-            attended = ops.self_attention(prefixes)
+            attended = ops.self_attention(PagedPrefixes(pool, table, step, self.bias, self.scale))
             x = x + linear(attended, layer.self_out)
             hidden = rms_norm(x, layer.cross_norm, self.spec.norm_eps)
             asked = BeamQueries(linear(hidden, layer.cross_q), keys, values, cross.mask, self.scale)
@@ -162,8 +161,7 @@ class Decoder(nn.Module):
     def _by_head(self, x: Tensor) -> Tensor:
         """[B, T, H * dh] -> [B, H, T, dh]"""
         batch, tokens, _ = x.shape
-        heads = x.view(batch, tokens, self.spec.heads, self.spec.d_head)
-        return heads.transpose(1, 2).contiguous()
+        return x.view(batch, tokens, self.spec.heads, self.spec.d_head).transpose(1, 2).contiguous()
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
         """[B, H, T, dh] and keys [B, H, S, dh] -> [B, T, H * dh]"""

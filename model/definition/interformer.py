@@ -130,8 +130,7 @@ class Attention(nn.Module):
         normed = rms_norm(x, self.norm, self.eps)
         normed_memory = normed if memory is x else rms_norm(memory, self.norm, self.eps)
         keys, values = linear(normed_memory, self.kv).chunk(2, dim=-1)
-        queries = linear(normed, self.q)
-        asked = TokenQueries(queries, keys, values, self.heads, self.scale, mask)
+        asked = TokenQueries(linear(normed, self.q), keys, values, self.heads, self.scale, mask)
         added: Tensor = self.dropout(linear(encoder_attention_reference(asked), self.out))
         return x + added
 

@@ -220,8 +220,7 @@ def _event_tables(features: InterFormerFeatures) -> list[Tensor]:
 
 def _together(tables: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     """Return one table of all rows. Tables are cast one by one: the largest are gigabytes."""
-    rows = sum(map(len, tables))
-    whole = tables[0].new_empty((rows, tables[0].shape[1]), dtype=dtype)
+    whole = tables[0].new_empty((sum(map(len, tables)), tables[0].shape[1]), dtype=dtype)
     for part, table in zip(whole.split_with_sizes([*map(len, tables)]), tables, strict=True):
         part.copy_(table)
     return whole

@@ -119,8 +119,7 @@ class GraphGeneration(Generic[Stage, Inputs]):
 
 def started_copy(tensor: Tensor) -> Tensor:
     """Return a copy in the CPU's memory, which is there once the current stream is done."""
-    pinned = tensor.device.type == "cuda"
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
     return copy.copy_(tensor, non_blocking=True)
 
 

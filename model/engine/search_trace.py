@@ -53,8 +53,7 @@ class SearchTrace:
         kept = select_beams(given)
         if not self.steps or self.steps[-1].kept:
             node = self._path[len(self.steps)]
-            rows = given.scores.shape[1]
-            first = _first_request(given.candidates, rows)
+            first = _first_request(given.candidates, given.scores.shape[1])
             _, totals = candidate_totals(given, first)
             self.steps.append(_step(node, first.nodes, totals, kept.nodes[0], kept.scores[0]))
         return kept

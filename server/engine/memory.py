@@ -43,6 +43,7 @@ _OFFSET_BYTES = 8  # of posting lists
 _ROW_BYTES = 8  # to read a byte of a row that is put: as text, as columns, and as rules
 _MASK_BYTES = 2  # for each node and 16 requests
 _MORE = "give the server more memory"
+_HOST = torch.device("cpu")
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
@@ -111,10 +112,7 @@ def require_memory(
 ) -> None:
     """Raise SnapshotError if the snapshot does not fit in addition to what is loaded now."""
     needed = memory_needed(manifest, eligibility, device, max_batch)
-    fault = _shortage("memory", needed.host, _host_room())
-    if device.type == "cuda" and not fault:
-        fault = _shortage(f"memory of {device}", needed.device, _device_room(device, needed.device))
-    if fault:
+    if fault := _shortage(needed.host) or _shortage(needed.device, device):
         less = f"lower generation.max_batch (now {max_batch}), set eligibility: union, "
         less = less if needed.masks else ""
         raise SnapshotError(MANIFEST, f"{fault}; publish a smaller version, {less}or {_MORE}")
@@ -125,11 +123,11 @@ def require_memory_of_changes(snapshot: Snapshot, row_bytes: int, device: torch.
     needed = bytes_of(snapshot) + row_bytes * _ROW_BYTES + MARGIN_BYTES
     if needed > _host_room().bytes:
         free_kept()
-    fault = _shortage("memory", needed, _host_room())
+    fault = _shortage(needed)
     if device.type == "cuda" and not fault:
         trie, parts = snapshot.trie, (snapshot.rules, snapshot.matchers, snapshot.exact)
         needed = bytes_of((trie, *parts)) + len(trie.csr_tokens) * _ID_BYTES + row_bytes
-        fault = _shortage(f"memory of {device}", needed, _device_room(device, needed))
+        fault = _shortage(needed, device)
     if fault:
         remedy = "publish a snapshot with fewer ads, or give the server more memory"
         raise ConfigError(f"puts and removals: {fault}; {remedy}")
@@ -139,7 +137,7 @@ def require_memory_of_model(
     config: ServingConfig, precision: Precision, device: torch.device
 ) -> None:
     """Raise CheckpointError if a model does not fit. For the T5 family, only weights count."""
-    folder, on_device = config.checkpoint, device.type == "cuda"
+    folder = config.checkpoint
     require_files(folder)
     needed = stored = (folder / WEIGHTS).stat().st_size
     spec, less = load_spec(folder / MODEL_YAML), ""
@@ -148,12 +146,11 @@ def require_memory_of_model(
             f"lower generation.max_batch (now {config.generation.max_batch}) or "
             f"prompt.max_tokens in {MODEL_YAML} (now {spec.prompt.max_tokens}), "
         )
-        if on_device:
+        if device.type == "cuda":
             needed = memory_on_gpu(spec, config.generation, precision, stored)
         else:
             needed = memory_on_cpu(spec, config.generation)
-    room = _device_room(device, needed) if on_device else _host_room()
-    if fault := _shortage(f"memory of {device}" if on_device else "memory", needed, room):
+    if fault := _shortage(needed, device):
         fault = f"{fault}; {less}load a smaller checkpoint, or {_MORE}"
         raise CheckpointError(str(folder / WEIGHTS), fault)
 
@@ -164,14 +161,16 @@ def host_rooms(proc: Path = PROC, cgroups: Path = CGROUPS) -> list[Room]:
     rooms += _cgroup_rooms(proc, cgroups)
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
-        pages = int((proc / "self/statm").read_text().split()[0])
-        used = pages * os.sysconf("SC_PAGE_SIZE")
+        used = int((proc / "self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         rooms.append(Room("the address space, RLIMIT_AS", max(0, limit - used)))
     return rooms
 
 
-def _shortage(what: str, needed: int, room: Room) -> str:
-    """Return the fault if there is too little room, or else an empty text."""
+def _shortage(needed: int, device: torch.device = _HOST) -> str:
+    """Return the fault if the device's memory has too little room, or else an empty text."""
+    on_device = device.type == "cuda"
+    what = f"memory of {device}" if on_device else "memory"
+    room = _device_room(device, needed) if on_device else _host_room()
     if needed <= room.bytes:
         return ""
     return (

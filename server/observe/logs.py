@@ -132,8 +132,7 @@ class LineWriter(logging.Handler):
                     )
                     self._accepted, self._lost = self._accepted + 1, 0
                 records, self._records = self._records, []
-            lines = map(self._line_of, records)
-            self._write("".join(f"{line}\n" for line in lines))
+            self._write("".join(f"{line}\n" for line in map(self._line_of, records)))
             with self._changed:
                 self._written += len(records)
                 self._stuck = False

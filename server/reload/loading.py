@@ -116,8 +116,7 @@ class Loader:
         elif checkpoint_id(checkpoint) != model.checkpoint:
             require_match(load_spec(checkpoint / MODEL_YAML), snapshot, checkpoint)
             free_kept()
-            config = replace(self.config, checkpoint=checkpoint)
-            model = load_model(config, snapshot, self.device)
+            model = load_model(replace(self.config, checkpoint=checkpoint), snapshot, self.device)
         if is_other:
             pair = serving_pair(snapshot, model, self.config, shown)
         elif model is served.model:
@@ -175,8 +174,7 @@ class Loader:
         config = self.config
         if checkpoint is not None:
             config = replace(config, checkpoint=checkpoint)
-        shortage = too_little_memory(error, config)
-        known = shortage or error
+        known = too_little_memory(error, config) or error
         if isinstance(known, GraceError | OSError):
             text = start_fault(known, config)
         else:

@@ -238,8 +238,7 @@ class Reloads:
         async with self._operators_turn():
             before, pin = self._state.served(), self._pin
             if pin is None or version != pin.version:
-                older = self._current.older(version, self._version, pin)
-                version = await self._before_end(older)
+                version = await self._before_end(self._current.older(version, self._version, pin))
                 new = pin_for(version, self._version, self._current.seen, pin)
                 await self._serve(version, "rollback", pin=new)
             return self._served_after(before)

@@ -326,11 +326,9 @@ class Controller:
         for profile, requests in waiting.items():
             full, rest = divmod(requests, self._buckets[-1])
             if full:
-                full_batch = self._predictions.predict(profile, self._buckets[-1])
-                backlog = backlog.then(full_batch, full)
+                backlog = backlog.then(self._predictions.predict(profile, self._buckets[-1]), full)
             if rest:
-                rest_batch = self._predictions.predict(profile, self._bucket_for(rest))
-                backlog = backlog.then(rest_batch)
+                backlog = backlog.then(self._predictions.predict(profile, self._bucket_for(rest)))
         return backlog
 
     def _bucket_for(self, requests: int) -> int:

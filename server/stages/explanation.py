@@ -89,13 +89,11 @@ class _Explained:
         self._retrieval: Retrieval = prepared.requests[0].retrieval
         self._ordinal = ordinal
         self._levels = levels
-        offsets = self._snapshot.ads.ad_offsets
-        self._leaf = int(np.searchsorted(offsets, ordinal, side="right")) - 1
+        self._leaf = int(np.searchsorted(self._snapshot.ads.ad_offsets, ordinal, side="right")) - 1
         reply.sid[:] = self._snapshot.trie.sids(np.array([self._leaf]))[0].tolist()
         request = wire.RetrieveRequest.FromString(self._retrieval.message)
         request.at = request.at or prepared.at
-        rule = int(self._snapshot.ads.ad_rule[ordinal])
-        self._reasons = explain(self._snapshot, rule, request)
+        self._reasons = explain(self._snapshot, int(self._snapshot.ads.ad_rule[ordinal]), request)
         self._unknown = unknown_values(self._snapshot, request)
 
     def search(self, stages: Stages, require_wanted: Callable[[], None]) -> list[TracedStep]:

@@ -79,8 +79,7 @@ class Admin:
         return wire.SetLogLevelResponse(previous=previous)
 
     async def _load(self, request: wire.LoadRequest) -> wire.LoadResponse:
-        checkpoint = _folder(request.checkpoint)
-        served = await self._reloads.load(request.snapshot_version, checkpoint)
+        served = await self._reloads.load(request.snapshot_version, _folder(request.checkpoint))
         return wire.LoadResponse(
             snapshot_version=served.version, checkpoint=served.checkpoint, changed=served.changed
         )

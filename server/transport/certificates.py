@@ -140,5 +140,4 @@ class WatchedCredentials:
         if fault is None:
             LOG.info("credentials_loaded", extra={"setting": setting})
         else:
-            facts = {"setting": setting, "fault": str(fault)}
-            LOG.error("credentials_refused", extra=facts)
+            LOG.error("credentials_refused", extra={"setting": setting, "fault": str(fault)})

@@ -113,8 +113,7 @@ class CausalSteps:
         positions = (self._lengths + (step - 1)).repeat_interleave(beams)
         for index, pool in enumerate(self._pools):
             queries = layers.heads(index, x, positions, pool[rows])
-            attended = layers.attended(index, queries, pool, prefixes.table, step)
-            layers.finish(index, x, attended)
+            layers.finish(index, x, layers.attended(index, queries, pool, prefixes.table, step))
         return self._logits(step, x)
 
     def continued(self, step: int, prefixes: _BeamPrefixes, beams: Beams) -> _BeamPrefixes:

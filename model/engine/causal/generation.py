@@ -62,8 +62,7 @@ class CausalGeneration:
         """Record the graphs that read prompts, once. A search's input is its number of requests."""
         if not self._reads:
             for tokens in reversed(self._buckets):
-                read = partial(self._read, tokens)
-                self._reads[tokens] = GraphedCall(read, memory, warm_ups=1)
+                self._reads[tokens] = GraphedCall(partial(self._read, tokens), memory, warm_ups=1)
         return bucket
 
     def place(self, bucket: int, prompts: Features) -> None:
@@ -95,7 +94,6 @@ class CausalGeneration:
         read_prompts(self._weights, self._room, tokens, self.ops)
 
     def _search(self, batch: int, slot: AdmissionSlot, profile: BeamProfile, ops: Ops) -> Generated:
-        blocks = batch * sum(profile.beams)
-        steps = CausalSteps(self._weights, self._room, batch, blocks, self.ops)
+        steps = CausalSteps(self._weights, self._room, batch, batch * sum(profile.beams), self.ops)
         found = search(steps, batch, slot, profile, ops, self.device)
         return Generated(slot.leaves_of(found.nodes), found.scores, found.corrupt)

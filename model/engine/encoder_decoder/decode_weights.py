@@ -103,5 +103,4 @@ def _layer(weights: Mapping[str, Tensor], name: str) -> FastLayer:
 def _first_blocks(spec: DecoderSpec, weights: Mapping[str, Tensor]) -> Tensor:
     inputs = torch.cat([weights["start"].unsqueeze(0), weights["embed"].flatten(0, 1)])
     normed = rms_norm(inputs, weights["layers.0.self_norm"], spec.norm_eps)
-    qkv = linear(normed, weights["layers.0.qkv"])
-    return qkv.view(len(inputs), 3, spec.heads, spec.d_head)
+    return linear(normed, weights["layers.0.qkv"]).view(len(inputs), 3, spec.heads, spec.d_head)

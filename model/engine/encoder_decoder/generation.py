@@ -60,6 +60,5 @@ class FastGeneration:
     def _search(
         self, features: FeatureTensors, slot: AdmissionSlot, profile: BeamProfile, ops: Ops
     ) -> Generated:
-        context = self._encoder(features)
-        found = fast_search(self._weights, self.memo, context, slot, profile, ops)
+        found = fast_search(self._weights, self.memo, self._encoder(features), slot, profile, ops)
         return Generated(slot.leaves_of(found.nodes), found.scores, found.corrupt)

@@ -79,8 +79,7 @@ def _rounded(weight: Weight, reads: Order) -> RoundedWeight:
 
 def _balanced(folded: FastWeights) -> FastWeights:
     bound = 2.0 ** math.floor(math.log2(LARGEST / math.sqrt(folded.spec.d_model)))
-    largest = folded.first_blocks[:, 2].abs().flatten(1).amax(dim=0)
-    by = divisors(largest)
+    by = divisors(folded.first_blocks[:, 2].abs().flatten(1).amax(dim=0))
     blocks = folded.first_blocks.clone()
     blocks[:, 2] /= by.view(blocks.shape[2:])
     qkv, layers = [], []

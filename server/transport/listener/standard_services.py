@@ -96,8 +96,7 @@ class Health:
             await changed.wait()
 
     def _reply(self, service: str) -> bytes:
-        known = service in self._services
-        status = self._status if known else HealthCheckResponse.SERVICE_UNKNOWN
+        status = self._status if service in self._services else HealthCheckResponse.SERVICE_UNKNOWN
         reply: bytes = HealthCheckResponse(status=status).SerializeToString()
         return reply
 

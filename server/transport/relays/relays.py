@@ -195,8 +195,7 @@ class _Relay:
 
     def _received(self, kind: int, number: int, body: bytes) -> None:
         if kind == Kind.CALL:
-            front_end = self._relays.front_end
-            self._calls[number] = _RelayedCall(front_end, self._link, number, body)
+            self._calls[number] = _RelayedCall(self._relays.front_end, self._link, number, body)
         elif kind == Kind.ENDED:
             call = self._calls.pop(number)
             call.unread = bool(body[0])
