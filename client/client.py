@@ -99,9 +99,6 @@ class _Connected:
         if self._closed.is_set():
             raise CallError("CANCELLED", "", CLOSED) from None
 
-    def _error(self, failed: FailedCall, attempts: Attempts) -> CallError:
-        return call_error(self.address, self._tls, failed, attempts=attempts.number)
-
     def _remedy(self, error: grpc.RpcError) -> str:
         """Return the remedy after a failed health check. Raise what waiting cannot cure."""
         failed = FailedCall.of(error)
@@ -168,7 +165,7 @@ class Client(_Connected):
                 return RetrieveResult.of(reply, attempts.number, self._ids, unknown)
             wait = attempts.wait_after(failed)
             if wait is None or self._closed.wait(wait):
-                raise self._error(failed, attempts)
+                raise call_error(self.address, self._tls, failed, attempts=attempts.number)
             attempts.number += 1
 
     def is_ready(self, timeout: float = CHECK_SECONDS) -> bool:
@@ -246,7 +243,7 @@ class AsyncClient(_Connected):
             if (wait := attempts.wait_after(failed)) is not None:
                 await asyncio.sleep(wait)
             if wait is None or self._closed.is_set():
-                raise self._error(failed, attempts)
+                raise call_error(self.address, self._tls, failed, attempts=attempts.number)
             attempts.number += 1
 
     async def is_ready(self, timeout: float = CHECK_SECONDS) -> bool:

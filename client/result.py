@@ -8,7 +8,6 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from grace.configs.arrays import AnyArray, Float32, Int64, UInt32
 from grace.proto import retrieval_pb2 as wire
@@ -122,9 +121,9 @@ class RetrieveResult:
         unknown_items: Iterable[str] = (),
     ) -> "RetrieveResult":
         sids = _sids(reply) if reply.HasField("sids") else None
-        ad_ids, scores = np.array(reply.ad_ids, np.int64), np.array(reply.scores, np.float32)
+        ad_ids, scores = _frozen(reply.ad_ids, np.int64), _frozen(reply.scores, np.float32)
         return cls(
-            ads=Ads(_frozen(ad_ids), _frozen(scores), sids, ids),
+            ads=Ads(ad_ids, scores, sids, ids),
             sids=sids,
             counts=reply.counts,
             snapshot_version=reply.snapshot_version,
@@ -142,12 +141,12 @@ class RetrieveResult:
 
 
 def _sids(reply: wire.RetrieveResponse) -> Sids:
-    scores = np.array(reply.sids.scores, np.float32)
-    tokens = np.array(reply.sids.tokens, np.uint32).reshape(len(scores), reply.sids.length)
-    of_ads = np.array(reply.sids.sid_of_ad, np.uint32)
-    return Sids(_frozen(tokens), _frozen(scores), _frozen(of_ads))
+    scores = _frozen(reply.sids.scores, np.float32)
+    tokens = _frozen(reply.sids.tokens, np.uint32).reshape(len(scores), reply.sids.length)
+    return Sids(tokens, scores, _frozen(reply.sids.sid_of_ad, np.uint32))
 
 
-def _frozen(values: npt.NDArray[np.generic]) -> AnyArray:
-    values.flags.writeable = False
-    return values
+def _frozen(values: Sequence[float], kind: type[np.generic]) -> AnyArray:
+    array = np.array(values, kind)
+    array.flags.writeable = False
+    return array

@@ -81,9 +81,7 @@ class Attempts:
             seconds = random.uniform(0.5, 1.0) * longest
         else:
             seconds = random.uniform(1.0, 1.25) * failed.push_back
-        if seconds >= self.seconds_left:
-            return None
-        return seconds
+        return seconds if seconds < self.seconds_left else None
 
 
 def is_worth_retrying(failed: FailedCall) -> bool:

@@ -87,9 +87,8 @@ class AdUpdates:
         state_dir: Path,
         config: UpdatesConfig,
         settle: Callable[[], None],  # waits until all batches that post works on are answered
-        count: Callable[
-            [UpdateResult, int], None
-        ],  # called with a result and the number of updates that ended with it
+        # called with a result and the number of updates that ended with it
+        count: Callable[[UpdateResult, int], None],
         died: Callable[[], None],  # called if a fault ends the thread
         # returns the served snapshot, for which puts are read; None before there is one
         served: Callable[[], Snapshot | None] = lambda: None,
@@ -364,10 +363,9 @@ class AdUpdates:
 
     def _fail(self, waiting: Waiting, failure: ServiceError, result: UpdateResult) -> None:
         self._count(result, 1)
-        if not waiting.done.done() and (
-            waiting.done.running() or waiting.done.set_running_or_notify_cancel()
-        ):
-            waiting.done.set_exception(failure)
+        done = waiting.done
+        if not done.done() and (done.running() or done.set_running_or_notify_cancel()):
+            done.set_exception(failure)
         waiting.parts = ()
 
     def _rewrite_if_large(self) -> None:

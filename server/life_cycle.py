@@ -127,9 +127,7 @@ class Server:
         if timeline is not None:
             state.timeline = Timeline(FILED)
         self._metrics = Metrics(state, device)
-        self._credentials = credentials = WatchedCredentials(
-            config, self._metrics.credentials_loaded
-        )
+        self._credentials = WatchedCredentials(config, self._metrics.credentials_loaded)
         # The loop must not own this handler: at its end, it would let SIGHUP end the process.
         self._look_asked = False
         signal.signal(signal.SIGHUP, self._asked_to_look)
@@ -141,9 +139,9 @@ class Server:
                 self._replies_left,
                 self._metrics.updated,
                 self._thread_died,
-                lambda: state.snapshot,
+                lambda: None if state.pair is None else state.pair.snapshot,
                 self._metrics.puts_read,
-                lambda: self._loop.call_soon_threadsafe(self._fresh.changed),
+                lambda: self._loop.call_soon_threadsafe(self._fresh.changed.set),
             )
         died = self._broken.set
         loader = Loader(config, device, stages, requests, state.updates)
@@ -151,12 +149,11 @@ class Server:
         min_seconds = config.updates.min_interval_ms / 1e3
         self._fresh = Fresh(self._reloads.serve_changes, state, min_seconds)
         self._admin = Admin(state, config, self._reloads, self._fresh, stages)
-        self._listeners = Listeners(config, self._front_end, self._admin, died, credentials)
+        self._listeners = Listeners(config, self._front_end, self._admin, died, self._credentials)
 
     async def run(self) -> NoReturn:
-        watches = [asyncio.create_task(self._state.loop_lag.watch())]
-        watches.append(asyncio.create_task(self._credentials.watch()))
-        watches.append(asyncio.create_task(self._watch_stages()))
+        begun = (self._state.loop_lag.watch(), self._credentials.watch(), self._watch_stages())
+        watches = [asyncio.create_task(each) for each in begun]
         try:
             await self._listeners.open(self._metrics.registry, self._state)
             # Only now: gRPC's thread, which has been started, would inherit the name.

@@ -3,7 +3,6 @@
 import time
 from enum import IntEnum
 
-from grace.index.snapshot import Snapshot
 from grace.proto.retrieval_pb2 import GetStatusResponse
 from grace.server.ad_updates import AdUpdates
 from grace.server.engine.serving_pair import ServingPair, Shown
@@ -37,7 +36,7 @@ class ServerState:
         self.updates: AdUpdates | None = None  # the updates of ads; None without a `state_dir`
         self.loop_lag = LoopLag()  # how late the event loop is
         self.timeline = Timeline()  # of the latest batches
-        self._started = time.monotonic()
+        self.started = time.monotonic()
 
     def served(self) -> ServingPair:
         """Return the pair that the next batch is bound to. Any thread may ask."""
@@ -50,10 +49,6 @@ class ServerState:
             raise not_ready()
         if not self.takes:
             raise draining()
-
-    @property
-    def uptime_seconds(self) -> float:
-        return time.monotonic() - self._started
 
     @property
     def waiting(self) -> int:
@@ -82,10 +77,6 @@ class ServerState:
     def shown(self) -> Shown:
         """The changes of ads that the served snapshot has."""
         return Shown(0) if self.pair is None else self.pair.shown
-
-    @property
-    def snapshot(self) -> Snapshot | None:
-        return None if self.pair is None else self.pair.snapshot
 
     @property
     def ads_stopped(self) -> int:

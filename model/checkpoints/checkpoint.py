@@ -111,7 +111,6 @@ def empty_model(spec: ModelSpec, source: str = MODEL_YAML) -> AnyModel:
 
 
 def write_yaml(path: Path, values: Mapping[str, Any]) -> None:
-    """Write a new file that `configs.yaml_loader` reads back unchanged."""
     text = yaml.dump(
         dict(values), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=100
     )

@@ -28,8 +28,6 @@ _PAPER_GFLOPS: dict[tuple[int, ...], float] = {
 
 @dataclass(frozen=True, slots=True)
 class BeamCost:
-    """The decoder's cost with some beams."""
-
     profile: str | None  # None for beams of the paper that are no profile of the configuration
     beams: tuple[int, ...]
     gflop: float
@@ -38,8 +36,6 @@ class BeamCost:
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """Numbers of weights by stage, and GFLOP per request."""
-
     feature_weights: int
     encoder_weights: int
     decoder_weights: int

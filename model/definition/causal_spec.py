@@ -120,10 +120,6 @@ class PromptSpec(Section):
     def fixed_tokens(self) -> int:
         return len(self.prefix) + len(self.suffix)
 
-    def events_that_fit(self, sid_length: int) -> int:
-        of_each = len(self.event.before) + sid_length + len(self.event.after)
-        return (self.max_tokens - self.fixed_tokens) // of_each
-
 
 @dataclass(frozen=True, kw_only=True)
 class CausalModelSpec(ModelSpec):
@@ -145,15 +141,13 @@ class CausalModelSpec(ModelSpec):
         yield from super().faults()
         if len(self.sid_tokens) != self.sid_length:
             yield f"sid_tokens: expected {self.sid_length} positions, got {len(self.sid_tokens)}"
-        for position, (tokens, codes) in enumerate(
-            zip(self.sid_tokens, self.vocab_sizes, strict=True)
-        ):
-            ids = tokens.of(codes)
+        pairs = zip(self.tokens_of_codes, self.vocab_sizes, strict=True)
+        for place, (ids, codes) in enumerate(pairs):
             if len(ids) != codes:
-                yield f"sid_tokens[{position}].ids: expected {codes} tokens, got {len(ids)}"
+                yield f"sid_tokens[{place}].ids: expected {codes} tokens, got {len(ids)}"
             if len({*ids}) < len(ids):
-                yield f"sid_tokens[{position}].ids: names a token twice; give each code its own"
-            yield from self._beyond_vocabulary(f"sid_tokens[{position}]", ids)
+                yield f"sid_tokens[{place}].ids: names a token twice; give each code its own"
+            yield from self._beyond_vocabulary(f"sid_tokens[{place}]", ids)
         event = self.prompt.event
         fixed = (*self.prompt.prefix, *event.before, *event.after, *self.prompt.suffix)
         yield from self._beyond_vocabulary("prompt", fixed)
@@ -195,10 +189,10 @@ class CausalModelSpec(ModelSpec):
     @property
     def most_events(self) -> int:
         """Return how many events of a history a prompt has at most; 0 without a history."""
-        history = self.sequences.get(self.prompt.history or "")
-        return (
-            min(history.max_length, self.prompt.events_that_fit(self.sid_length)) if history else 0
-        )
+        prompt, history = self.prompt, self.sequences.get(self.prompt.history or "")
+        of_each = len(prompt.event.before) + self.sid_length + len(prompt.event.after)
+        fit = (prompt.max_tokens - prompt.fixed_tokens) // of_each
+        return 0 if history is None else min(history.max_length, fit)
 
     @property
     def encoder_kind(self) -> str:

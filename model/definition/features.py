@@ -93,13 +93,11 @@ class InterFormerFeatures(nn.Module):
         encoder = spec.encoder.interformer
         assert encoder is not None
         width, tokens = encoder.bag_dim, encoder.non_sequence_tokens
-        single: dict[str, nn.Module] = {}
-        for name, dense in spec.dense.items():
-            single[f"dense_{name}"] = DenseTable(dense, width)
-        for name, categorical in spec.categorical.items():
-            single[f"categorical_{name}"] = CategoricalTable(categorical, width)
-        for name, bag in spec.bags.items():
-            single[f"bag_{name}"] = BagTable(bag, width)
+        single: dict[str, nn.Module] = {
+            **{f"dense_{n}": DenseTable(x, width) for n, x in spec.dense.items()},
+            **{f"categorical_{n}": CategoricalTable(x, width) for n, x in spec.categorical.items()},
+            **{f"bag_{n}": BagTable(x, width) for n, x in spec.bags.items()},
+        }
         sequences = {
             f"sequence_{name}": SequenceTable(sequence, spec.vocab_sizes, encoder.d_model)
             for name, sequence in spec.sequences.items()

@@ -40,8 +40,6 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class SearchTask:
-    """The users, index, profile and trace of one search."""
-
     users: UserTensors
     index: DecodeIndex
     profile: BeamProfile

@@ -53,16 +53,13 @@ class SearchTrace:
         kept = select_beams(given)
         if not self.steps or self.steps[-1].kept:
             node = self._path[len(self.steps)]
-            first = _first_request(given.candidates, given.scores.shape[1])
+            packed, rows = given.candidates.packed(), given.scores.shape[1]
+            end = int(packed.offsets[rows])  # of the first request
+            tokens, nodes = packed.tokens[:end], packed.nodes[:end]
+            first = Candidates(packed.offsets[: rows + 1], tokens, nodes)
             _, totals = candidate_totals(given, first)
-            self.steps.append(_step(node, first.nodes, totals, kept.nodes[0], kept.scores[0]))
+            self.steps.append(_step(node, nodes, totals, kept.nodes[0], kept.scores[0]))
         return kept
-
-
-def _first_request(candidates: Candidates, rows: int) -> Candidates:
-    packed = candidates.packed()
-    end = int(packed.offsets[rows])
-    return Candidates(packed.offsets[: rows + 1], packed.tokens[:end], packed.nodes[:end])
 
 
 def _step(

@@ -29,6 +29,7 @@ LOG = logging.getLogger(LOGGER)  # the log of the server's modules
 
 MOST_PLACES = 20  # the innermost places of one exception: an endless recursion has thousands
 
+_FOREIGN_SECONDS = 10.0  # from one line of another library to the next from its place in the code
 _OURS = "grace"
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -127,9 +128,8 @@ class LineWriter(logging.Handler):
                 self._changed.wait_for(lambda: self._hurry, self._gather_seconds)
                 self._hurry = False
                 if self._lost:
-                    self._records.append(
-                        own_line(logging.WARNING, "log_lines_lost", lines=self._lost)
-                    )
+                    lost = own_line(logging.WARNING, "log_lines_lost", lines=self._lost)
+                    self._records.append(lost)
                     self._accepted, self._lost = self._accepted + 1, 0
                 records, self._records = self._records, []
             self._write("".join(f"{line}\n" for line in map(self._line_of, records)))
@@ -189,19 +189,18 @@ class PrintedText(io.TextIOBase):
 
 
 class RareForeignLines(logging.Filter):
-    """Lets each line of another library through once in `seconds`. Callers can cause such lines,
+    """Lets each line of another library through once in ten seconds. Callers can cause such lines,
     with a header that gRPC cannot decode for example, and every warning delays the event loop."""
 
-    def __init__(self, seconds: float = 10.0) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._seconds = seconds
         self._latest: dict[tuple[str, str, int], float] = {}  # by the place in the code
 
     def filter(self, record: logging.LogRecord) -> bool:
         if _is_ours(record):
             return True
         place = record.name, record.pathname, record.lineno
-        passes = record.created - self._latest.get(place, -math.inf) >= self._seconds
+        passes = record.created - self._latest.get(place, -math.inf) >= _FOREIGN_SECONDS
         if passes:
             self._latest[place] = record.created
         return passes

@@ -45,7 +45,6 @@ class Current:
         self.fault = fault
 
     async def look_now(self) -> None:
-        """Look, and raise `load_failed` if the look fails."""
         await self.look()
         if self.fault:
             raise ServiceError("load_failed", self.fault)

@@ -107,12 +107,9 @@ class Fresh:
     ) -> None:
         self.fault = ""  # why changes could not be served, with a remedy; empty if all is well
         self._serve, self._state, self._min_seconds = serve, state, min_seconds
-        self._changed = asyncio.Event()
+        self.changed = asyncio.Event()  # set when changes wait
         self._tried = 0  # the last update whose changes the last call of `serve` could see
         self._served = asyncio.Condition()
-
-    def changed(self) -> None:
-        self._changed.set()
 
     async def watch(self) -> None:
         """Serve changes until cancelled."""
@@ -120,14 +117,14 @@ class Fresh:
         while True:
             try:
                 async with asyncio.timeout(RETRY_SECONDS):
-                    await self._changed.wait()
+                    await self.changed.wait()
             except TimeoutError:
                 if not self.fault:
                     if kept_bytes():
                         with suppress(RuntimeError):  # there is no thread: it is freed later
                             daemon_thread("grace-free", free_kept).start()
                     continue
-            self._changed.clear()
+            self.changed.clear()
             next_turn = loop.time() + self._min_seconds
             await self._serve_once()
             await asyncio.sleep(next_turn - loop.time())

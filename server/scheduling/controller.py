@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from grace.configs.serving import BatchingConfig
 from grace.server.errors import displaced, expired, overloaded, queue_full, unmeetable
-from grace.server.messages import PRIORITY_NAMES, Failure, PendingRequest, Priority, Span
+from grace.server.messages import PRIORITY_NAMES, Failure, PendingRequest, Span
 from grace.server.scheduling.feedback import (
     HOLD_SHARE,
     HeadStart,
@@ -74,17 +74,11 @@ class Controller:
         self._predictions = predictions
         self._ladders = ladders
         rungs = max(map(len, ladders.values()), default=0)
-        self._pressure = {name: Pressure(self._target, rungs) for name in PRIORITY_NAMES}
-        self._margin = Margin()
+        self.pressure = {name: Pressure(self._target, rungs) for name in PRIORITY_NAMES}
+        self.margin = Margin()
         self._head_start = HeadStart()
         self._just_in_time = False  # a batch is held until just before generate is free
         self._in_vain = 0  # NORMAL requests that left, too late to start, since a batch ended
-
-    def margin(self, now: float) -> float:
-        return self._margin.share(now)
-
-    def sheds(self, priority: Priority, now: float) -> bool:
-        return self._pressure[priority].sheds(now)
 
     # A request comes or goes.
 
@@ -92,11 +86,11 @@ class Controller:
         """Choose the request's profile and let it wait. Raise a ServiceError if it would be late or
         wait too long, or if the queue is full."""
         retrieval = request.retrieval
-        pressure = self._pressure[retrieval.priority]
+        pressure = self.pressure[retrieval.priority]
         smaller = self._ladders.get(retrieval.profile, ())[: pressure.rung(now)]
         if smaller:
             request.degraded_to = smaller[-1]
-        shed_all = retrieval.priority == "LOW" and self.sheds("NORMAL", now)
+        shed_all = retrieval.priority == "LOW" and self.pressure["NORMAL"].sheds(now)
         sheds = shed_all or pressure.sheds(now)
         if sheds or request.deadline < math.inf:
             before = self.queue.counts_before(request)
@@ -124,7 +118,7 @@ class Controller:
 
     def _require_time(self, request: PendingRequest, before: dict[str, int], now: float) -> None:
         """Refuse a request that would be late, with N requests of each profile before it."""
-        left, margin = request.deadline - now, 1 + self.margin(now)
+        left, margin = request.deadline - now, 1 + self.margin.share(now)
         if math.isinf(left):
             return
         profile, largest = request.profile, self._buckets[-1]
@@ -294,7 +288,7 @@ class Controller:
         has passed all stages."""
         late = sum(is_late(each, now) for each in batch.requests)
         in_vain, self._in_vain = self._in_vain, 0
-        self._margin.observe(late + in_vain, len(batch.requests) + in_vain, now)
+        self.margin.observe(late + in_vain, len(batch.requests) + in_vain, now)
         if spans:
             self._predictions.observe(batch.profile, batch.bucket, spans)
             self._head_start.observe(spans, held=batch.held)
@@ -303,7 +297,7 @@ class Controller:
     # How long the queue is.
 
     def _note_pressure(self, target: float, now: float) -> None:
-        for priority, pressure in self._pressure.items():
+        for priority, pressure in self.pressure.items():
             rest = self._with_waiting(Backlog(), self.queue.counts(priority))
             pressure.note(now, rest.after, target)
 

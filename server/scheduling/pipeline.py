@@ -229,9 +229,8 @@ class Pipeline:
         self._watch.begin("post", given.requests)  # also while it waits for the device
         self._marks.wait_for(given.times[-1].end)
         self.scheduler.advance(given.under_way, Place.POST)
-        moments = self._marks.times(
-            [mark for each in given.times for mark in (each.begin, each.end)]
-        )
+        marks = [mark for each in given.times for mark in (each.begin, each.end)]
+        moments = self._marks.times(marks)
         ends = zip(given.times, moments[::2], moments[1::2], strict=True)
         spans = tuple(Span(each.host.stage, begin, end) for each, begin, end in ends)
         answered = self._answered = Event()

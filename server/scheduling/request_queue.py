@@ -117,7 +117,6 @@ class RequestQueue:
         return [each[3] for each in islice(line, most) if each[0] == rank]
 
     def low(self, profile: str, most: int) -> list[PendingRequest]:
-        """Return the first LOW requests of a profile."""
         line = self._lines.get(profile, [])
         begin = bisect_left(line, _LOW)
         return [each[3] for each in line[begin : begin + most]]

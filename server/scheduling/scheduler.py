@@ -37,11 +37,11 @@ class Scheduler:
     def margin(self) -> float:
         """The share of the predicted time that a request must have in addition."""
         with self._changed:
-            return self._controller.margin(self._clock())
+            return self._controller.margin.share(self._clock())
 
     def sheds(self, priority: Priority) -> bool:
         with self._changed:
-            return self._controller.sheds(priority, self._clock())
+            return self._controller.pressure[priority].sheds(self._clock())
 
     def submit(self, request: PendingRequest) -> None:
         """Take a request, or raise why it is refused."""

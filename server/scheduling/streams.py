@@ -86,7 +86,6 @@ class DeviceStream(Stream):
     queues = True
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         # Earlier work, such as the copies of the weights, comes first.
         self._stream.wait_stream(torch.cuda.current_stream(device))
@@ -114,7 +113,6 @@ class DeviceClock(Clock):
     """Reads the times of a GPU's events, on a thread that works on the host."""
 
     def __init__(self, device: torch.device, clock: Callable[[], float] = perf_counter) -> None:
-        self._device = device
         self._clock = clock
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         with torch.cuda.device(device):

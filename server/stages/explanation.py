@@ -101,11 +101,7 @@ class _Explained:
             self._reply.rules.add(**asdict(reason))
         # A request may give `exclude` the name of the level of ads, which no entity has.
         excluded = {**self._retrieval.exclude, AD_LEVEL: self._retrieval.exclude_ads}
-        named = {
-            level: given
-            for level, given in self._levels.items()
-            if level in excluded and given in excluded[level]
-        }
+        named = {name: own for name, own in self._levels.items() if own in excluded.get(name, ())}
         self._reply.excluded_by.extend(_level_ids(named))
         require_wanted()
         features = stages.features(self._prepared)

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from ctypes import c_char_p
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -64,10 +66,10 @@ def write_replies(ads: HeldAds, heads: ReplyHeads, leaves: Leaves, trie: SidTrie
         for names in heads.ignored
     ]
     if heads.times is not None:
-        own = [text + _at(time) for text, time in zip(own, heads.times, strict=True)]
+        own = [text + _encoded(at=time) for text, time in zip(own, heads.times, strict=True)]
     texts += own
     sizes = np.array([len(text) for text in texts], np.int64)
-    served_by = _served_by(heads.snapshot_version, heads.checkpoint)
+    served_by = _encoded(snapshot_version=heads.snapshot_version, checkpoint=heads.checkpoint)
     labels = [label.encode() for label in heads.labels]
     profile = heads.profile.encode()
     first_sids, tokens = _sids(heads, leaves, trie)
@@ -85,11 +87,8 @@ def write_replies(ads: HeldAds, heads: ReplyHeads, leaves: Leaves, trie: SidTrie
         *(first_sids, len(tokens), trie.sid_length, tokens),
         *(room, written, ends),
     )
-    whole, begin, made = written.data, 0, []
-    for end in ends.tolist():
-        made.append(bytes(whole[begin:end]))
-        begin = end
-    return made
+    whole = written.data
+    return [bytes(whole[begin:end]) for begin, end in pairwise((0, *ends.tolist()))]
 
 
 def _sids(heads: ReplyHeads, leaves: Leaves, trie: SidTrie) -> tuple[Int64, UInt32]:
@@ -104,12 +103,6 @@ def _sids(heads: ReplyHeads, leaves: Leaves, trie: SidTrie) -> tuple[Int64, UInt
     return first_sids, trie.sids(own[live]).astype(np.uint32)
 
 
-@lru_cache(maxsize=4)
-def _served_by(snapshot_version: int, checkpoint: str) -> bytes:
-    served_by = RetrieveResponse(snapshot_version=snapshot_version, checkpoint=checkpoint)
-    return served_by.SerializeToString()
-
-
 @lru_cache(maxsize=64)
-def _at(time: int) -> bytes:
-    return RetrieveResponse(at=time).SerializeToString()
+def _encoded(**fields: Any) -> bytes:
+    return RetrieveResponse(**fields).SerializeToString()

@@ -142,14 +142,10 @@ def _without_faults(
     faults: Sequence[ServiceError | None],
     failures: list[Failure],
 ) -> list[PendingRequest]:
-    """The requests without a fault; the others are added to the failures."""
-    good = []
-    for request, fault in zip(requests, faults, strict=True):
-        if fault is None:
-            good.append(request)
-        else:
-            failures.append(Failure(request, fault))
-    return good
+    """Return the requests without a fault, and add the others to the failures."""
+    pairs = [*zip(requests, faults, strict=True)]
+    failures += [Failure(request, fault) for request, fault in pairs if fault is not None]
+    return [request for request, fault in pairs if fault is None]
 
 
 def _wrong_pair(retrieval: Retrieval, pair: ServingPair) -> ServiceError | None:
@@ -162,10 +158,6 @@ def _wrong_pair(retrieval: Retrieval, pair: ServingPair) -> ServiceError | None:
         text = f"sid_space: the sequences are in {retrieval.sid_space!r}, but {loaded!r} is loaded"
         return ServiceError("wrong_sid_space", f"{text}; send SIDs of that space", "sid_space")
     return None
-
-
-def compute_features(batch: InputBatch) -> FeatureBatch:
-    return FeatureBatch(batch, batch.features())
 
 
 def generate_sids(batch: FeatureBatch, trace: SearchTrace | None = None) -> GeneratedBatch:
@@ -185,7 +177,9 @@ def answer_requests(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredB
     with held_ads(batch.input, leaves) as ads:
         heads = _heads(batch.input, sound, spans, begin)
         replies = write_replies(ads, heads, leaves, batch.input.batch.pair.snapshot.trie)
-        counts = ads.counts if len(sound) == len(ads.counts.sids) else _counts_of(ads.counts, sound)
+        counts = ads.counts
+    if len(sound) < len(counts.sids):
+        counts = MatchCounts(*(getattr(counts, each.name)[sound] for each in fields(counts)))
     return AnsweredBatch(
         batch.input,
         tuple(Answer(requests[row], reply) for row, reply in zip(sound, replies, strict=True)),
@@ -275,10 +269,9 @@ def _heads(
     )
 
 
-def _counts_of(counts: MatchCounts, rows: Sequence[int]) -> MatchCounts:
-    return MatchCounts(*(getattr(counts, count.name)[rows] for count in fields(counts)))
-
-
 STAGES = Stages(
-    input=prepare_inputs, features=compute_features, generate=generate_sids, post=answer_requests
+    input=prepare_inputs,
+    features=lambda batch: FeatureBatch(batch, batch.features()),
+    generate=generate_sids,
+    post=answer_requests,
 )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
+from time import monotonic
 from typing import Any, TypeVar, cast, get_args
 
 import torch
@@ -128,7 +129,7 @@ class Admin:
         return wire.GetStatusResponse(
             state=state.phase.value,
             server_version=version("grace-serving"),
-            uptime_seconds=state.uptime_seconds,
+            uptime_seconds=monotonic() - state.started,
             device=config.device,
             snapshot=None if pair is None else _snapshot_status(pair),
             model=None if pair is None else _model_status(pair),

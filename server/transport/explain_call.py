@@ -72,10 +72,8 @@ class ExplainCall:
             )
             device = batch.pair.device
             with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-                explained = explain_ad(
-                    ad_id, batch, self._stages, self._stops_among, require_waiting
-                )
-            return explained.SerializeToString()
+                reply = explain_ad(ad_id, batch, self._stages, self._stops_among, require_waiting)
+            return reply.SerializeToString()
         finally:
             self._places.release()
 

@@ -98,7 +98,6 @@ class FrontEnd:
             LOG.error("call_failed", exc_info=error)
             failure = internal()
         else:
-            # Count it later, so that counting does not delay the replies of its batch.
             self._loop.call_soon(self._ended, call, None, perf_counter())
             return reply
         self._ended(call, failure, perf_counter())

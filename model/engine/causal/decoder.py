@@ -121,11 +121,9 @@ class CausalSteps:
         return _BeamPrefixes(beams.tokens.flatten(), table)
 
     def _logits(self, step: int, x: Residual) -> StepLogits:
-        logits, factors = x.logits(self._weights.heads[step])
-        head = self._weights.head
-        if head is None:
-            return StepLogits(logits, factors)
-        return StepLogits(logits, factors, x.log_sums(head, len(self._weights.embed)))
+        logits, head = x.logits(self._weights.heads[step]), self._weights.head
+        sums = None if head is None else x.log_sums(head, len(self._weights.embed))
+        return StepLogits(*logits, sums)
 
 
 @dataclass(frozen=True, slots=True)

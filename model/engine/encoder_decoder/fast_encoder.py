@@ -108,12 +108,9 @@ class _Reading:
     @staticmethod
     def empty(layers: FastSequences, mask: Tensor, like: Tensor) -> "_Reading":
         runs, d_ff, d = layers.feed_forward.ffn_in.shape
-
-        def per_token(width: int) -> Tensor:
-            return like.new_empty((*mask.shape, width))
-
         openings = like.new_empty((len(mask), 1, runs * d_ff))
-        return _Reading(layers, mask, openings, per_token(3 * d), per_token(d), per_token(d_ff))
+        per_token = (like.new_empty((*mask.shape, width)) for width in (3 * d, d, d_ff))
+        return _Reading(layers, mask, openings, *per_token)
 
 
 class SideStream:
