@@ -161,7 +161,8 @@ def host_rooms(proc: Path = PROC, cgroups: Path = CGROUPS) -> list[Room]:
     rooms += _cgroup_rooms(proc, cgroups)
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
-        used = int((proc / "self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        pages = int((proc / "self/statm").read_text().split()[0])
+        used = pages * os.sysconf("SC_PAGE_SIZE")
         rooms.append(Room("the address space, RLIMIT_AS", max(0, limit - used)))
     return rooms
 

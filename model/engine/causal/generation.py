@@ -94,6 +94,7 @@ class CausalGeneration:
         read_prompts(self._weights, self._room, tokens, self.ops)
 
     def _search(self, batch: int, slot: AdmissionSlot, profile: BeamProfile, ops: Ops) -> Generated:
-        steps = CausalSteps(self._weights, self._room, batch, batch * sum(profile.beams), self.ops)
+        blocks = batch * sum(profile.beams)
+        steps = CausalSteps(self._weights, self._room, batch, blocks, self.ops)
         found = search(steps, batch, slot, profile, ops, self.device)
         return Generated(slot.leaves_of(found.nodes), found.scores, found.corrupt)

@@ -80,7 +80,7 @@ class _FastDecoder:
 
     def first(self, root: Beams) -> _Prefixes:
         # Block 0 of layer 0 is the start.
-        table = root.nodes.new_zeros((len(root.nodes), self.weights.sid_length))
+        table = root.nodes.new_zeros((len(root.nodes), len(self.weights.vocab_sizes)))
         none = root.tokens.flatten()
         return _Prefixes(tokens=none, numbers=none, first=table, paged=table.clone())
 

@@ -78,10 +78,6 @@ class FastWeights(StreamWeights):
         return replace(copied, bias=self.bias.clone())
 
     @property
-    def sid_length(self) -> int:
-        return len(self.vocab_sizes)
-
-    @property
     def inner(self) -> int:
         return self.spec.heads * self.spec.d_head
 

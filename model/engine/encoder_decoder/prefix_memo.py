@@ -66,7 +66,7 @@ def _rows(weights: FastWeights, step: int, rows: slice, ops: Ops) -> tuple[Tenso
     rest = torch.arange(rows.start, rows.stop, device=weights.device)
     x = weights.start.repeat(len(rest), 1)
     # Block 0, in column 0 too, is the start.
-    table = torch.zeros((len(rest), weights.sid_length), dtype=torch.int32, device=weights.device)
+    table = rest.new_zeros((len(rest), len(weights.vocab_sizes)), dtype=torch.int32)
     for place in reversed(range(step)):
         tokens = rest % weights.vocab_sizes[place]
         rest = rest // weights.vocab_sizes[place]

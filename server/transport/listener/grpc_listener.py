@@ -117,9 +117,7 @@ class GrpcListener:
             for name, method in methods.items()
         }
         served = grpc.method_handlers_generic_handler(service.full_name, handlers)
-        reflection: tuple[Any, ...] = ()
-        if limits.reflection:
-            reflection = reflection_handlers((service, HEALTH), limits)
+        reflection = reflection_handlers((service, HEALTH), limits) if limits.reflection else ()
         self._server.add_generic_rpc_handlers(
             (WatchedMethods(served, unsent), self._health.handlers(), *reflection)
         )
