@@ -66,6 +66,8 @@ def sigmoid(x: Tensor) -> Tensor:
 def rms_norm_reference(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     """Return x / sqrt(mean(x^2) + eps) * gain, the mean in float32.   [..., d], [d] -> [..., d]"""
     require_tensor("gain", gain, d=x.shape[-1])
+    if x.device.type != "cpu" and x.dtype == gain.dtype:
+        return functional.rms_norm(x, gain.shape, gain, eps)
     square = x.to(torch.float32).square().mean(dim=-1, keepdim=True)
     return (x * torch.rsqrt(square + eps)).to(gain.dtype) * gain
 

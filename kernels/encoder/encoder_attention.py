@@ -1,11 +1,12 @@
 """Attention in an encoder: a request's tokens are queries; the same or other tokens are keys."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from grace.kernels.checks import require_optional, require_tensor, sizes_of
 from grace.kernels.row_stable import masked_softmax, matmul
@@ -61,12 +62,22 @@ def encoder_attention_reference(given: TokenQueries) -> Tensor:
 
     -> [B, Q, H * d] in the queries' type, computed in float32; zeros for a request without any key
     """
+    return _by_parts(given, _attended)
+
+
+def encoder_attention_differentiated(given: TokenQueries) -> Tensor:
+    """Compute what the reference does, in the queries' type, by an operation of torch that needs
+    little memory and time also for the gradients."""
+    return _by_parts(given, _attended_at_once)
+
+
+def _by_parts(given: TokenQueries, attended: Callable[[TokenQueries], Tensor]) -> Tensor:
     given.check()
     out, mask = given.out, given.key_mask
+    if given.parts is None:
+        return attended(given) if out is None else out.copy_(attended(given))
     if out is None:
         out = torch.empty_like(given.queries, memory_format=torch.contiguous_format)
-    if given.parts is None:
-        return out.copy_(_attended(given))
     for part in given.parts:
         own = slice(part.query, part.query + part.queries)
         read = slice(part.key, part.key + part.keys)
@@ -77,7 +88,7 @@ def encoder_attention_reference(given: TokenQueries) -> Tensor:
             values=given.values[:, read],
             key_mask=None if mask is None else mask[:, read],
         )
-        out[:, own] = _attended(of_part)
+        out[:, own] = attended(of_part)
     return out
 
 
@@ -92,6 +103,22 @@ def _attended(given: TokenQueries) -> Tensor:
     else:
         weights = masked_softmax(scores, given.key_mask)
     return matmul(weights, v).transpose(1, 2).reshape(shape).to(given.queries.dtype)
+
+
+def _attended_at_once(given: TokenQueries) -> Tensor:
+    q, k, v = (_by_head(x, given.heads) for x in (given.queries, given.keys, given.values))
+    added = None if given.bias is None else _by_pair(given.bias, q.shape[2], k.shape[2]).to(q.dtype)
+    if given.key_mask is not None:
+        # Half the least number: with a bias, no sum becomes -inf, and no weight NaN.
+        ignored = torch.zeros_like(given.key_mask, dtype=q.dtype)
+        ignored = ignored.masked_fill(~given.key_mask, torch.finfo(q.dtype).min / 2)
+        ignored = ignored[:, None, None]
+        added = ignored.expand(-1, -1, q.shape[2], -1) if added is None else added + ignored
+    mixed = functional.scaled_dot_product_attention(q, k, v, added, scale=given.scale)
+    mixed = mixed.transpose(1, 2).reshape(given.queries.shape)
+    if given.key_mask is not None:
+        mixed = mixed * given.key_mask.any(dim=1)[:, None, None]
+    return mixed
 
 
 def _by_head(x: Tensor, heads: int) -> Tensor:

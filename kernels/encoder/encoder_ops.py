@@ -1,14 +1,18 @@
 """The table of an encoder's operations, and its plain torch bodies for any device."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from torch import Tensor
 
 from grace.kernels.encoder import token_product as products
 from grace.kernels.encoder.arrange_tokens import arrange_tokens_reference
-from grace.kernels.encoder.encoder_attention import TokenQueries, encoder_attention_reference
+from grace.kernels.encoder.encoder_attention import (
+    TokenQueries,
+    encoder_attention_differentiated,
+    encoder_attention_reference,
+)
 from grace.kernels.row_stable import rms_norm_reference
 
 ArrangeTokens: TypeAlias = Callable[
@@ -35,3 +39,5 @@ PLAIN_ENCODER = EncoderOps(
     token_product=products.token_product_reference,
     share_user=products.share_user_reference,
 )
+
+TRAINING_ENCODER = replace(PLAIN_ENCODER, attention=encoder_attention_differentiated)

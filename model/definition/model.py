@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from torch import nn
 
+from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
 from grace.model.definition.causal import CausalDecoder
 from grace.model.definition.causal_spec import CausalModelSpec
 from grace.model.definition.decoder import Decoder
@@ -34,8 +35,13 @@ class Model(nn.Module):
             self.encoder = InterFormerEncoder(spec.encoder.interformer, len(spec.sequences))
         self.decoder = Decoder(spec.decoder, spec.vocab_sizes, spec.context_dim)
 
-    def user_context(self, inputs: ModelInputs) -> UserContext:
-        context: UserContext = self.encoder(self.features(inputs))
+    def user_context(self, inputs: ModelInputs, ops: EncoderOps = PLAIN_ENCODER) -> UserContext:
+        """An InterFormer uses the plain operations, whatever `ops` has."""
+        features = self.features(inputs)
+        if isinstance(self.encoder, T5Encoder):
+            context: UserContext = self.encoder(features, ops)
+        else:
+            context = self.encoder(features)
         return context
 
 

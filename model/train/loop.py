@@ -17,6 +17,7 @@ from torch.utils import deterministic
 
 from grace.configs.arrays import Int64
 from grace.configs.errors import ConfigError
+from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, TRAINING_ENCODER
 from grace.model.checkpoints.checkpoint import CPU
 from grace.model.definition.model import Model
 from grace.model.train.interactions import HistoryBatches
@@ -93,6 +94,7 @@ class _Training:
         self.done = 0
         self._model, self._batches, self._config = model, batches, config
         self._cuda = device.type == "cuda"
+        self._encoder = TRAINING_ENCODER if self._cuda else PLAIN_ENCODER
         self._best = _Best(model, score)
         self._losses = torch.empty(config.steps, device=device)
         self._latest = math.nan
@@ -177,11 +179,13 @@ class _Training:
     def _compute(self, width: int) -> Tensor:
         self._model.train()
         self._optimizer.zero_grad()
-        context = self._model.user_context(self._batches.inputs(self._events, width))
+        inputs = self._batches.inputs(self._events, width)
         targets = self._batches.targets(self._events)
-        logits = self._model.decoder.sequence_logits(context, targets)
-        sizes = self._model.spec.vocab_sizes
-        loss = sequence_loss(logits, targets, self._config.label_smoothing, sizes)
+        with torch.autocast("cuda", torch.bfloat16, enabled=self._cuda, cache_enabled=False):
+            context = self._model.user_context(inputs, self._encoder)
+            logits = self._model.decoder.sequence_logits(context, targets)
+            sizes = self._model.spec.vocab_sizes
+            loss = sequence_loss(logits, targets, self._config.label_smoothing, sizes)
         loss.backward()  # type: ignore[no-untyped-call]
         clip_grad_norm_(self._model.parameters(), self._config.clip_norm, error_if_nonfinite=False)
         self._optimizer.step()

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from grace.kernels import Ops, load_ops
-from grace.kernels.encoder.encoder_ops import EncoderOps
+from grace.kernels.encoder.encoder_ops import TRAINING_ENCODER, EncoderOps
 from grace.kernels.features.feature_ops import FeatureOps
 from grace.native.build import Target
 from support import encoder_op_cases, op_cases
@@ -36,7 +36,15 @@ from support.emulated_cuda import EMULATED, PORTABLE, emulated_cuda
 from support.encoder_op_cases import encoder_difference
 
 FLOAT32 = (torch.float32,)
-NATIVE = decoder_calls(load_ops(torch.device("cpu")), ("eligible_nodes", "admit_children"), FLOAT32)
+TRAINING = [
+    call
+    for call in encoder_calls(DTYPES, ops=TRAINING_ENCODER)
+    if call.name.startswith("attention") and "finite" not in call.name
+]
+NATIVE = [
+    *decoder_calls(load_ops(torch.device("cpu")), ("eligible_nodes", "admit_children"), FLOAT32),
+    *(call for call in TRAINING if call.dtype == torch.float32),
+]
 SELECTIONS = decoder_calls(CUDA_DECODER, ("select_beams",), FLOAT32)
 ON_THE_HOST = [
     *decoder_calls(CUDA_DECODER, ("eligible_nodes", "admit_children"), FLOAT32),
@@ -47,6 +55,7 @@ ON_THE_GPU = [
     *calls_in_turns(DTYPES),
     *encoder_calls(DTYPES),
     *feature_calls(DTYPES),
+    *(call for call in TRAINING if call.dtype != torch.float32),  # which may be TF32 there
 ]
 
 

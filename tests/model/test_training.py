@@ -15,8 +15,8 @@ from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.checkpoints.init import random_model
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.loop import fit, learning_rate_at, reproducible, sequence_loss
-from grace.model.train.recipe import Recipe, TrainingConfig, read_recipe, recipe_for
-from grace.model.train.run import RECIPE_FILE, train_model
+from grace.model.train.recipe import RECIPE_FILE, Recipe, TrainingConfig, read_recipe, recipe_for
+from grace.model.train.run import train_model
 from grace.model.train.unfinished import Unfinished
 from support.builds import silent
 from support.models import SMALL_DECODER, random_context, random_decoder, sequence_scores
@@ -111,8 +111,9 @@ def test_the_rate_rises_linearly_and_falls_as_half_a_cosine_to_zero() -> None:
     assert learning_rate_at(0, replace(config, warmup_steps=0)) == 2.0
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_run_reports_the_recall_of_the_checkpoint_that_it_wrote(
-    training_folder: Path, tmp_path: Path
+    training_folder: Path, tmp_path: Path, device: str
 ) -> None:
     """The model is an InterFormer, which reads the log's times and actions too."""
     config = tmp_path / "recipe.yaml"
@@ -125,12 +126,12 @@ def test_a_run_reports_the_recall_of_the_checkpoint_that_it_wrote(
     seen: list[str] = []
     notes: list[str] = []
     report = train_model(
-        small_run(training_folder, tmp_path / "out", config=config, steps=7),
+        small_run(training_folder, tmp_path / "out", config=config, steps=7, device=device),
         lambda step, _done, _total, latest: seen.append(f"{step} {latest}"),
         notes.append,
     )
     assert notes[0] == f"reading the ads and the log of {training_folder}"
-    assert notes[1].endswith("events: 7 steps of 63 events on cpu, 0.3 passes over the log")
+    assert notes[1].endswith(f"events: 7 steps of 63 events on {device}, 0.3 passes over the log")
     assert report.config.steps == len(report.losses) == 7
     assert report.config.warmup_steps == 0
     assert report.losses[-1] < report.losses[0]

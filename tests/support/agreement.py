@@ -64,10 +64,12 @@ def _returning_all(ops: Ops, name: str) -> Callable[..., Any]:
     return lambda given, pairs: (ops.place_heads(given, pairs), pairs)
 
 
-def encoder_calls(dtypes: Collection[torch.dtype], most: int | None = None) -> list[Call]:
+def encoder_calls(
+    dtypes: Collection[torch.dtype], most: int | None = None, ops: EncoderOps = CUDA_ENCODER
+) -> list[Call]:
     """Return at most `most` cases of each operation in every type."""
     cases = {name: own[:most] for name, own in encoder_op_cases.CASES.items()}
-    return list(_calls(CUDA_ENCODER, PLAIN_ENCODER, cases, dtypes, encoder_op_cases.on_copies))
+    return list(_calls(ops, PLAIN_ENCODER, cases, dtypes, encoder_op_cases.on_copies))
 
 
 def feature_calls(dtypes: Collection[torch.dtype]) -> list[Call]:
