@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +20,8 @@ def sids(
         Path | None, Option("Data folder whose tables.yaml has `embeddings`.", "FOLDER")
     ] = None,
     embeddings: Annotated[
-        str | None, Option("Parquet or JSON lines; a file, folder or URL.", "TABLE")
+        str | None,
+        Option("Vectors: a file, folder or URL. With --data, it has that folder's names.", "TABLE"),
     ] = None,
     codebook: Annotated[
         Path | None, Option("Codebook to give SIDs by; --out is then a file.", "FOLDER")
@@ -42,10 +44,12 @@ def sids(
     from grace.index.codebook.make import give_sids, make_codebook
     from grace.index.tables.data_folder import TableSource, local_folder, read_data_folder
 
-    if (data is None) == (embeddings is None):
-        raise InputError("no table of vectors, or two: give --data FOLDER or --embeddings TABLE")
+    if data is None and embeddings is None:
+        raise InputError("no table of vectors: give --data FOLDER, --embeddings TABLE or both")
     folder = None if data is None else read_data_folder(data)
-    source = TableSource((str(embeddings),)) if folder is None else folder.embeddings
+    source = TableSource(()) if folder is None else folder.embeddings
+    if source is not None and embeddings is not None:
+        source = replace(source, files=(embeddings,))
     if source is None:
         raise InputError(
             f"{data}/tables.yaml: no section `embeddings`, which names the table of vectors; add "

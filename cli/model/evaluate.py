@@ -49,6 +49,8 @@ def _print(report: "CheckpointReport") -> None:
             f"{targeted.people:,} people, who may see {targeted.eligible_share:.1%} of the SIDs on "
             "average"
         )
+        if targeted.missing:
+            print(f"The log has no column {', '.join(targeted.missing)}: nobody has such a value.")
         print(f"{targeted.measured:,} of them may see an ad of their true SID.")
         if targeted.measured:
             print("Only SIDs that they may see:")

@@ -19,7 +19,7 @@ import torch
 from grace import kernels
 from grace.configs.arrays import Bools, Float64, Int64
 from grace.configs.eligibility import EXACT
-from grace.configs.errors import ConfigError
+from grace.configs.errors import ConfigError, DeviceError, NativeError
 from grace.configs.generation import BeamProfile, profile_of
 from grace.configs.options import EvaluationSpec
 from grace.index.snapshot import Snapshot
@@ -32,10 +32,10 @@ from grace.model.engine.generation import PlainGeneration, SearchTask
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.log_reader import catalogue_of, read_log
 from grace.model.train.loop import Progress, reproducible
+from grace.model.train.recipe import RECIPE_FILE, read_recipe
 
 CUTOFFS = (1, 5, 10, 50)
 ABSENT = np.iinfo(np.int64).max
-USERS_PER_BATCH = 64
 _VALIDATED_AT = 10
 
 
@@ -123,9 +123,23 @@ class Search:
         return self.index.csr_tokens.device
 
     @property
+    def users_at_once(self) -> int:
+        """Return a number of users whose search fits a CPU's cache, or keeps a GPU busy."""
+        return 64 if self.device.type == "cpu" else 256
+
+    @property
     def ops(self) -> kernels.Ops:
-        """Return the plain operations for a GPU: the fast ones need Triton and compiled kernels."""
-        return kernels.load_ops(self.device) if self.device.type == "cpu" else kernels.REFERENCE
+        """Return operations on float32: quick ones, or on a GPU that lacks them plain ones."""
+        try:
+            quick = kernels.load_ops(self.device)
+        except (DeviceError, NativeError):
+            return kernels.REFERENCE
+        return replace(
+            kernels.REFERENCE,
+            eligible_nodes=quick.eligible_nodes,
+            admit_children=quick.admit_children,
+            select_beams=quick.select_beams,
+        )
 
     def leaves(
         self, batches: HistoryBatches, events: Int64, users: kernels.UserTensors | None = None
@@ -145,7 +159,8 @@ class Search:
         try:
             found.require_finite()
         except ValueError as error:
-            raise ConfigError(f"{error}: choose a lower training.learning_rate") from None
+            remedy = "train it again with a lower training.learning_rate"
+            raise ConfigError(f"{error}: {remedy}") from None
         leaves: Int64 = found.leaves.cpu().numpy()
         return leaves
 
@@ -182,7 +197,8 @@ def rank_of(truth: Int64, listed: Int64) -> Int64:
 
 def validation_score(search: Search, batches: HistoryBatches, events: Int64) -> float:
     """Return NDCG@10 of the model at these events."""
-    parts = np.split(events, range(USERS_PER_BATCH, len(events), USERS_PER_BATCH))
+    at_once = search.users_at_once
+    parts = np.split(events, range(at_once, len(events), at_once))
     ranks = [rank_of(batches.log.leaves[part], search.leaves(batches, part)) for part in parts]
     return quality(np.concatenate(ranks), [_VALIDATED_AT]).ndcg[_VALIDATED_AT]
 
@@ -201,8 +217,8 @@ def ranked(
     """Return the ranks of the model and of two baselines; with targeting if `asking` is given."""
     log, parts, sids = batches.log, [], len(batches.log.leaf_sids)
     followers, popularity = Followers.of(log), Popularity.of(log, sids)
-    for start in range(0, len(events), USERS_PER_BATCH):
-        part = events[start : start + USERS_PER_BATCH]
+    for start in range(0, len(events), search.users_at_once):
+        part = events[start : start + search.users_at_once]
         last, truth = log.leaves[part - 1], log.leaves[part]
         users, eligible = asking(part) if asking else (None, None)
         each, all_of_them = np.arange(len(part)), np.ones(len(part))
@@ -231,6 +247,7 @@ class Targeted:
     """The same people with and without targeting."""
 
     columns: tuple[str, ...]  # of the log, which say who they are
+    missing: tuple[str, ...]  # the schema's other names: nobody has a value of them
     people: int
     measured: int  # of them, who may see an ad of the true SID
     eligible_share: float  # the mean share of the catalogue's SIDs that lead to an ad for a person
@@ -266,7 +283,17 @@ def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
     folder = read_data_folder(spec.data)
     catalogue = catalogue_of(folder, spec, EXACT)
     require_match(model.spec, catalogue, spec.checkpoint)
-    read = read_log(folder, catalogue, tuple(history.side), spec.max_unknown, attributes=True)
+    # The baselines learn from the events that this model learned from.
+    recipe = spec.checkpoint / RECIPE_FILE
+    trained = read_recipe(recipe if recipe.is_file() else None).sections["training"]
+    read = read_log(
+        folder,
+        catalogue,
+        tuple(history.side),
+        spec.max_unknown,
+        attributes=True,
+        validation=bool(trained.get("validate_every")),
+    )
     log = read.interactions
     trie = catalogue.trie
     profile = profile_of(trie.vocab_sizes, min(spec.beams, trie.num_leaves))
@@ -321,6 +348,7 @@ def _targeted(
     most = search.profile.num_sids
     return Targeted(
         columns=tuple(log.attributes),
+        missing=tuple(sorted({*catalogue.schema.user_names} - log.attributes.keys())),
         people=len(events),
         measured=int(seen.sum()),
         eligible_share=float(targeted.share.mean()),

@@ -107,11 +107,6 @@ def read_log(
     )
     if not len(log.last_events()):
         raise InputError(f"{name}: no held-out user has two events; recall needs a history")
-    if validation and not len(validated):
-        raise InputError(
-            f"{name}: has no event for training.validate_every: it needs a user of two events in "
-            "the split `validation`, or without splits a user of three; set validate_every to 0"
-        )
     return ReadLog(log, len(leaves), len(leaves) - len(known))
 
 

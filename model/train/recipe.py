@@ -26,6 +26,8 @@ from grace.model.definition.spec import InputSpec
 from grace.model.definition.t5_spec import EncoderDecoderSpec
 from grace.model.train.interactions import Interactions
 
+RECIPE_FILE = "recipe.yaml"  # in the folder of a trained checkpoint
+
 _SECTIONS = ("model", "training", "generation")
 _FACTS = ("sid_space", "vocab_sizes")
 _HISTORY = "clicks"

@@ -27,10 +27,16 @@ from grace.model.train.evaluate import CUTOFFS, Search, ranked, rounded, validat
 from grace.model.train.interactions import HistoryBatches, history_input
 from grace.model.train.log_reader import ReadLog, catalogue_of, read_log
 from grace.model.train.loop import Progress, fit, reproducible
-from grace.model.train.recipe import Recipe, TrainingConfig, read_recipe, recipe_for
+from grace.model.train.recipe import (
+    RECIPE_FILE,
+    Recipe,
+    TrainingConfig,
+    read_recipe,
+    recipe_for,
+)
 from grace.model.train.unfinished import Unfinished
 
-RECIPE_FILE = "recipe.yaml"
+_STATE = 1  # the version of the state that an unfinished training keeps
 
 MOST_USERS = 2000  # held-out users whose newest event measures the checkpoint
 
@@ -113,7 +119,7 @@ class _Prepared:
     def facts(self, run: TrainingRun) -> Iterator[str | AnyArray]:
         """Yield all that decides the weights."""
         log = self.batches.log
-        yield repr((self.recipe, run.seed, self.device.type))
+        yield repr((_STATE, torch.__version__, self.recipe, run.seed, self.device.type))
         yield checkpoints.checkpoint_id(run.start) if run.start else ""
         yield from (log.leaf_sids, log.offsets, log.leaves, log.times_ms)
         yield from (log.examples(), log.validation, *log.side.values())
@@ -141,6 +147,12 @@ def _prepare(run: TrainingRun, device: torch.device) -> _Prepared:
     side = written.side_columns
     read = read_log(folder, catalogue, side, run.max_unknown, validation=validation)
     log = read.interactions
+    if validation and not len(log.validation):
+        raise InputError(
+            f"{run.data}: the log has no event for training.validate_every: it needs a user of two "
+            "events in the split `validation`, or without splits a user of three; set "
+            "validate_every to 0"
+        )
     recipe = recipe_for(written, catalogue, log, device.type)
     if run.steps is not None:  # a warm-up takes at most a tenth of a run
         warmup_steps = min(recipe.training.warmup_steps, run.steps // 10)

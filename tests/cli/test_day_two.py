@@ -205,7 +205,7 @@ def test_simultaneous_builds_give_a_new_ad_one_sid(shop: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        ((), "no table of vectors, or two: give --data FOLDER or --embeddings TABLE"),
+        ((), "no table of vectors: give --data FOLDER, --embeddings TABLE or both"),
         (
             ("--data", "{shop}", "--out", "{shop}/new", "--codes", "8,200000,8,8"),
             "vocab sizes (8, 200000, 8, 8): each must be 1 to 65536",

@@ -205,6 +205,12 @@ def test_new_items_get_sids_by_a_codebook_that_stays_as_it_is(kept: Path, tmp_pa
     assert pq.read_schema(out).metadata == pq.read_schema(kept / "sids.parquet").metadata
     assert {file.name: file.read_bytes() for file in kept.iterdir()} == before
     assert "name a file for the SIDs" in invoke_grace(*command).stderr
+    pq.write_table(pq.read_table(new).rename_columns(["sku", "numbers"]), new)
+    columns = "{files: [old.parquet], columns: {item_id: sku, vector: numbers}}"
+    tables = f"ads: {{files: [ads.parquet]}}\nsids: codebook\nembeddings: {columns}"
+    (tmp_path / "tables.yaml").write_text(tables)
+    renamed = reported(*command, "--data", tmp_path, "--out", tmp_path / "again.parquet")
+    assert sids_of(tmp_path / "again.parquet") == sids_of(out), renamed
     write(new, ["a"], vectors()[:1, :7])
     fault = complaint(*command, "--out", out)
     assert "vector '7 numbers': others have 9" in fault

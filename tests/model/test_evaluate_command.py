@@ -35,14 +35,17 @@ def evaluated(checkpoint: Path, data: Path, *options: str) -> dict[str, Any]:
     return reported("evaluate", "--checkpoint", checkpoint, "--data", data, *options)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_with_targeting_only_sids_of_eligible_ads_are_ranked(
+    device: str,
     checkpoint: Path,
     folder_with_users: Path,
     training_catalogue: Snapshot,
     training_log: Interactions,
 ) -> None:
     """Beams as wide as the catalogue: the model ranks by its probabilities of eligible SIDs."""
-    report = evaluated(checkpoint, folder_with_users, "--beams", str(SIDS), "--cutoffs", "1,5,20")
+    options = ("--device", device, "--beams", str(SIDS), "--cutoffs", "1,5,20")
+    report = evaluated(checkpoint, folder_with_users, *options)
     model, log = load_encoder_decoder(checkpoint), training_log
     events = log.last_events()
     context = model.user_context(HistoryBatches(log, history_input(model.spec)).inputs(events))
@@ -77,6 +80,12 @@ def test_with_targeting_only_sids_of_eligible_ads_are_ranked(
     found = report["targeted"]
     assert (found["people"], found["measured"]) == (len(events), len(free))
     assert 0 < len(free) < len(events)
+    of_users = {*schema.user_names}
+    assert (
+        {*found["missing"]}
+        == of_users - {"country", "gender", "location"}
+        == of_users - {*found["columns"]}
+    )
     assert found["eligible_share"] == pytest.approx(np.mean(sizes) / SIDS, abs=1e-4)
     for name, expected in ranks.items():
         for k in (1, 5, 20):

@@ -62,7 +62,7 @@ def test_a_stopped_training_goes_on_to_the_weights_of_one_that_was_not_stopped(
         assert not stopped.out.exists()
         assert notes[-1].startswith(f"stopped after step {after} of 60; {kept} keeps the state")
     for other in (replace(stopped, seed=2), replace(stopped, steps=59)):
-        with pytest.raises(InputError, match="another recipe, --from, seed, device or log; remove"):
+        with pytest.raises(InputError, match=r"another recipe, .*, log or version; remove"):
             train_model(other, silent)
     again = train_model(stopped, silent, notes.append)
     assert f"{kept}: the training continues after step 60" in notes
@@ -120,7 +120,7 @@ def test_a_log_without_events_to_validate_is_an_error(
 def test_weights_that_overflow_name_the_learning_rate(careful: TrainingRun, tmp_path: Path) -> None:
     config = tmp_path / "hot.yaml"
     config.write_text("training: {steps: 9, learning_rate: 1.0e+30, validate_every: 1}")
-    with pytest.raises(ConfigError, match=r"not finite; .*: choose a lower training.learning_rate"):
+    with pytest.raises(ConfigError, match=r"not finite; .*: train it again with a lower"):
         train_model(replace(careful, config=config), silent)
 
 
