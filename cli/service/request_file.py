@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from grace.proto.retrieval_pb2 import RetrieveRequest
 
 _IDS = "NAME=ID,ID, such as campaign=9,12"
+_EVENTS = "NAME=ID,ID, such as clicks=9,12"
 _VALUES = "NAME=VALUES, such as category=food,tv"
 _COMMA = re.compile(r",(?! )")  # a comma before a blank is part of an id, as in `Acme, Inc.`
 
@@ -56,6 +57,10 @@ class GivenRequest:
     utc_offset_minutes: Annotated[
         int | None, Option("Minutes that the user's time is ahead of UTC.", least=-840, most=840)
     ] = None
+    events: Annotated[
+        list[str] | None,
+        Option("With --data, a history of ads, oldest first: clicks=9,12.", "NAME=ID,ID"),
+    ] = None
     max_ads: Annotated[
         int | None, Option("Most ads to return. Default: FILE's.", least=1, most=2**32 - 1)
     ] = None
@@ -63,8 +68,11 @@ class GivenRequest:
     no_strict: Annotated[bool, "Ignore names that the server does not know, and list them."] = False
 
     def message(self, ids: "DataIds | None" = None) -> "RetrieveRequest":
-        """Return the file's request, with the values of the options. `ids` reads --exclude."""
-        from grace.client import request_of_json
+        """Return the file's request, with the values of the options.
+
+        `ids` reads --events and --exclude.
+        """
+        from grace.client import request_of, request_of_json
 
         message = _request_message(self.request)
         user, exclude, filters = dict[str, Any](), dict[str, Any](), dict[str, Any]()
@@ -91,6 +99,15 @@ class GivenRequest:
             "max_ads": self.max_ads,
         }
         message.MergeFrom(request_of_json(options))  # entries of the same name are replaced
+        for name, given in _by_name(self.events, "--events", _EVENTS):
+            items = [text for each in given for text in _COMMA.split(each) if text]
+            if items and ids is None:
+                raise InputError(f"--events {name}: give --data FOLDER, which has the ads' SIDs")
+            unknown: list[str] = []
+            history = request_of({"sequences": {name: items}}, ids, unknown)
+            if unknown:
+                raise InputError(f"--events {name}: no ad with a SID: {', '.join(unknown)}")
+            message.features.MergeFrom(history.features)
         if self.profile is not None:
             message.profile = self.profile
         if self.at is not None:

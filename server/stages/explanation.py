@@ -93,7 +93,9 @@ class _Explained:
         reply.sid[:] = self._snapshot.trie.sids(np.array([self._leaf]))[0].tolist()
         request = wire.RetrieveRequest.FromString(self._retrieval.message)
         request.at = request.at or prepared.at
-        self._reasons = explain(self._snapshot, int(self._snapshot.ads.ad_rule[ordinal]), request)
+        rule = int(self._snapshot.ads.ad_rule[ordinal])
+        self._reasons = explain(self._snapshot, rule, request)
+        self._alternatives = len(self._snapshot.rules.rules_of(rule))
         self._unknown = unknown_values(self._snapshot, request)
 
     def search(self, stages: Stages, require_wanted: Callable[[], None]) -> list[TracedStep]:
@@ -169,6 +171,8 @@ class _Explained:
         elif failed:
             reply.outcome = Outcome.OUTCOME_NOT_ELIGIBLE
             reply.text = f"its rules do not allow this user: {'; '.join(failed)}"
+            if self._alternatives > 1:
+                reply.text += f" (the nearest of {self._alternatives} alternatives)"
         elif not last.kept:
             reply.outcome = Outcome.OUTCOME_OUT_OF_BEAM if last.admitted else Outcome.OUTCOME_MASKED
             reply.text = f"step {len(steps)} of {len(reply.sid)} {self._lost(last)}"

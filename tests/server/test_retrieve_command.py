@@ -12,6 +12,7 @@ import pytest
 
 from grace.cli.service.request_file import GivenRequest
 from grace.client import request_of_json
+from grace.index.tables.ids import DataIds
 from support.documents import the_file
 from support.in_process import complaint, printed
 from support.server_process import ServerProcess
@@ -76,6 +77,10 @@ def test_a_table_of_ads_names_each_ad_and_what_allows_the_user(
         assert sorted(name for name in found if name in user) == sorted(ruled)
         assert found or why == "no rule: it is for everyone"
     assert any("(user: " in why for *_, why in shown)
+    given = GivenRequest(events=[f"clicks={shown[0][2]}"]).message(DataIds(tmp_path))
+    assert list(given.features.sequences["clicks"].sids) == rows[int(shown[0][2])]["sid"]
+    unknown = complaint(*asked, "--data", tmp_path, "--events", "clicks=1,2")
+    assert "--events clicks: no ad with a SID: 1, 2" in unknown
     (tmp_path / "tables.yaml").write_text("ads: {files: [a.parquet]}")
     reply = json.loads(printed(*asked, "--data", tmp_path, "--json"))
     first_half = set(map(str, named["ad_id"][:half].to_pylist()))
@@ -104,6 +109,7 @@ def test_entities_are_excluded_and_limited_by_options(address: str, requests: Pa
         (("--user", "country"), 2, "--user country: write NAME=VALUE, such as country=US"),
         (("--exclude", "campaign=Acme, Inc.,7"), 2, "campaign 'Acme, Inc.': ids are 0 to 2^63"),
         (("--at-most", "advertiser=-1"), 2, "at_most.advertiser: '-1' is not within 0 to 429"),
+        (("--events", "clicks=7"), 2, "--events clicks: give --data FOLDER, which has the ads'"),
         (("--exclude", "shop=3"), 2, "INVALID_ARGUMENT (invalid_field): shop: no such name, and"),
         (("--filter", "category.none_of="), 2, "--filter category.none_of=: write NAME=VALUES, "),
         (("--at", "2026-11-27"), 2, "--at 2026-11-27: write 2026-11-27T09:00:00Z, or millis"),

@@ -223,6 +223,8 @@ class PlainRequest:
         assert of_levels(explained.excluded_by) == named(ad, self.exclude)
         failed = {rule.name for rule in explained.rules if not rule.passes}
         assert failed == self.failed_rules(ad)
+        if explained.outcome == Outcome.OUTCOME_NOT_ELIGIBLE and len(ad.clauses) > 1:
+            assert explained.text.endswith(f"(the nearest of {len(ad.clauses)} alternatives)")
         for rule in explained.rules:
             assert list(rule.user) == list(self.user.get(rule.name, ()))
             stand_in = {each.missing for each in SCHEMA.attributes if each.name == rule.name}
