@@ -159,13 +159,14 @@ Masks list_rows(const ListTable& table, const ListQueries& queries, int64_t requ
 // Writes the masks of leaves or nodes: joined[i] has the masks of offsets[i] .. offsets[i + 1].
 template <typename MaskOf>
 void join_members(const int32_t* offsets, int64_t count, int32_t threads, uint16_t* joined,
-                  MaskOf&& mask_of) {
+                  const MaskOf& mask_of) {
   parallel_ranges(count, kPerTask, threads, [&](Range range) {
+    const MaskOf own = mask_of;  // this copy stays in registers
     int32_t at = offsets[range.begin];
     for (int64_t i = range.begin; i < range.end; ++i) {
       const int32_t end = offsets[i + 1];
       uint16_t any = 0;
-      for (; at < end; ++at) any |= mask_of(at);
+      for (; at < end; ++at) any |= own(at);
       joined[i] = any;
     }
   });
@@ -173,13 +174,13 @@ void join_members(const int32_t* offsets, int64_t count, int32_t threads, uint16
 
 // Writes the masks of the nodes of one group.
 void join_group(const Plan& plan, const Batch& batch, const std::vector<RowsOfRules>& predicates,
-                int64_t group, int32_t threads, std::vector<uint16_t>& rules) {
+                int64_t group, int32_t threads, uint16_t* rules) {
   const int64_t first_leaf = plan.level_starts[plan.levels];
   const int64_t num_nodes = plan.level_starts[plan.levels + 1];
   const auto all = static_cast<uint16_t>(requests_of_group(batch.requests, group));
   uint16_t* nodes = batch.eligible + group * num_nodes;
   parallel_ranges(plan.rules, kPerTask, threads, [&](Range range) {
-    std::fill(rules.begin() + range.begin, rules.begin() + range.end, all);
+    std::fill(rules + range.begin, rules + range.end, all);
     for (const RowsOfRules& predicate : predicates) {
       const uint16_t* masks = predicate.masks + group * predicate.rules.rows;
       for (int64_t r = range.begin; r < range.end; ++r) {
@@ -188,11 +189,11 @@ void join_group(const Plan& plan, const Batch& batch, const std::vector<RowsOfRu
     }
   });
   join_members(plan.leaf_offsets, num_nodes - first_leaf, threads, nodes + first_leaf,
-               [&](int32_t i) { return rules[plan.leaf_rules[i]]; });
+               [rules, of_leaf = plan.leaf_rules](int32_t i) { return rules[of_leaf[i]]; });
   for (int64_t level = plan.levels; level-- > 0;) {
     const int64_t begin = plan.level_starts[level], end = plan.level_starts[level + 1];
     join_members(plan.node_offsets + begin, end - begin, threads, nodes + begin,
-                 [&](int32_t entry) { return nodes[entry + 1]; });
+                 [nodes](int32_t entry) { return nodes[entry + 1]; });
   }
 }
 
@@ -228,7 +229,7 @@ GRACE_API int32_t grace_eligible_nodes(int32_t threads, int64_t plan_size, int64
     // One more rule than there are: the one that nobody passes stands for stopped ads.
     std::vector<uint16_t> rules(plan->rules + 1, 0);
     for (int64_t group = 0; group * kGroup < batch->requests; ++group) {
-      join_group(*plan, *batch, predicates, group, threads, rules);
+      join_group(*plan, *batch, predicates, group, threads, rules.data());
     }
   });
 }
