@@ -158,7 +158,7 @@ def build(
     flags = (*target.flags, *(_SANITIZE_FLAGS if sanitize else ()))
     compiler = target.find_compiler()
     command, made_by = [*compiler, *flags], _compiler_version(compiler)
-    record = f"sources {digest}; {made_by}; {' '.join(flags)}"  # the same for equal libraries
+    record = f"sources {digest}; {made_by}; {' '.join(flags)}"  # equal only for equal libraries
     library = out / target.library
     try:
         if library.is_file() and not os.access(out, os.W_OK) and _record_of(library) == record:

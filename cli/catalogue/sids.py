@@ -21,7 +21,7 @@ def sids(
     ] = None,
     embeddings: Annotated[
         str | None,
-        Option("Vectors: a file, folder or URL. With --data, it has that folder's names.", "TABLE"),
+        Option("Vectors: a file, folder or URL. With --data, columns as in tables.yaml.", "TABLE"),
     ] = None,
     codebook: Annotated[
         Path | None, Option("Codebook to give SIDs by; --out is then a file.", "FOLDER")

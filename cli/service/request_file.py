@@ -59,7 +59,7 @@ class GivenRequest:
     ] = None
     events: Annotated[
         list[str] | None,
-        Option("With --data, a history of ads, oldest first: clicks=9,12.", "NAME=ID,ID"),
+        Option("With --data, ids of a history's ads, oldest first: clicks=9,12.", "NAME=ID,ID"),
     ] = None
     max_ads: Annotated[
         int | None, Option("Most ads to return. Default: FILE's.", least=1, most=2**32 - 1)
@@ -70,7 +70,7 @@ class GivenRequest:
     def message(self, ids: "DataIds | None" = None) -> "RetrieveRequest":
         """Return the file's request, with the values of the options.
 
-        `ids` reads --events and --exclude.
+        `ids` translates the ids in --events and --exclude.
         """
         from grace.client import request_of, request_of_json
 
@@ -106,7 +106,8 @@ class GivenRequest:
             unknown: list[str] = []
             history = request_of({"sequences": {name: items}}, ids, unknown)
             if unknown:
-                raise InputError(f"--events {name}: no ad with a SID: {', '.join(unknown)}")
+                fault = f"no ad with a SID has the id {', '.join(unknown)}"
+                raise InputError(f"--events {name}: {fault}; give ids of the folder's ads")
             message.features.MergeFrom(history.features)
         if self.profile is not None:
             message.profile = self.profile

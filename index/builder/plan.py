@@ -148,7 +148,7 @@ class BuildPlan:
             change = self._coverage_change(snapshot)
         with self.steps.run("write", 1):
             path = storage.write_snapshot(snapshot, root, self.notify)
-            # The list of an earlier build that ended: this version has replaced its table.
+            # The list of an earlier build that failed. This version has replaced its table.
             (root / ENDED_REJECTS).unlink(missing_ok=True)
             reject_file = self.log.write(root / f"{path.name}.rejects.jsonl")
             if self.source.files:  # or no ids were numbered

@@ -120,7 +120,7 @@ class RuleReader:
         self._codes = [codes for each in components_of(schema) for codes in each.codes()]
         of_names = zip(schema.columns.values(), self._codes, strict=True)
         self.codes_of_column = {column: codes for columns, codes in of_names for column in columns}
-        self._clauses: dict[str, list[Mapping[str, Any]]] = {}  # of expressions
+        self._clauses: dict[str, list[Mapping[str, Any]]] = {}  # by expression
 
     def values(self) -> tuple[Sequence[str], ...]:
         """Return the values read so far, for each component that interns values."""

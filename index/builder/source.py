@@ -265,7 +265,7 @@ class TableColumns:
                 )
 
     def type_fault(self, name: str, their: str) -> str | None:
-        kind, remedy = self.table.schema.field(their).type, ""  # a cast is the only one
+        kind, remedy = self.table.schema.field(their).type, ""  # none: only a cast helps
         if name == "ad_id" and is_text(kind):
             remedy = "id_map in tables.yaml numbers ads of any name"
         if name in self.expected.entities:

@@ -68,7 +68,7 @@ def default_space(out: Path, codebook: Codebook) -> str:
 
 
 def write_codebook(folder: Path, codebook: Codebook, facts: CodebookFacts) -> None:
-    """Write the first two files, the facts with the digest of the other."""
+    """Write the weights, then codebook.yaml with their digest."""
     tensors = {}
     for number, level in enumerate(codebook.levels):
         tensors[f"centres.{number}"], tensors[f"prices.{number}"] = level.centres, level.prices

@@ -29,10 +29,10 @@ def needed_rows(
     star: npt.NDArray[np.uint8] | None = None,
     threads: int | None = None,
 ) -> tuple[Int32, Int32 | None]:
-    """Return the needed rows of one kind, in mode `union` all. `star` is that of a set's rows.
+    """Return the needed rows of one kind; all rows in mode `union`. `star` is that of a set's rows.
 
-    -> the ids of all entries, and offsets [entries + 1]: entry j has offsets[j] .. offsets[j + 1].
-       Without offsets, it has only id j
+    -> row ids, entry after entry, and offsets [entries + 1]: entry j has those from offsets[j] to
+       offsets[j + 1]. Offsets are None if each entry has one id: entry j has ids[j]
     """
     if rows.offsets is None and rows.level_widths is None:
         return rows.index, None

@@ -66,8 +66,8 @@ def encoder_attention_reference(given: TokenQueries) -> Tensor:
 
 
 def encoder_attention_differentiated(given: TokenQueries) -> Tensor:
-    """Compute what the reference does, in the queries' type, by an operation of torch that needs
-    little memory and time also for the gradients."""
+    """Compute the reference's result in the queries' type, with an operation of torch whose
+    gradients need little memory and time, too."""
     return _by_parts(given, _attended_at_once)
 
 
@@ -109,7 +109,7 @@ def _attended_at_once(given: TokenQueries) -> Tensor:
     q, k, v = (_by_head(x, given.heads) for x in (given.queries, given.keys, given.values))
     added = None if given.bias is None else _by_pair(given.bias, q.shape[2], k.shape[2]).to(q.dtype)
     if given.key_mask is not None:
-        # Half the least number: with a bias, no sum becomes -inf, and no weight NaN.
+        # Half the lowest number: its sum with a bias is not -inf, so no weight is NaN.
         ignored = torch.zeros_like(given.key_mask, dtype=q.dtype)
         ignored = ignored.masked_fill(~given.key_mask, torch.finfo(q.dtype).min / 2)
         ignored = ignored[:, None, None]

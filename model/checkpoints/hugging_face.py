@@ -81,7 +81,7 @@ class HfFolder:
 
     @staticmethod
     def keys_by_name(section: type[Any]) -> dict[str, str]:
-        """Return the keys that a section declares, by their names here, which are their words."""
+        """Return the section's keys by GRACE's names, which the keys' annotations give."""
         hints = get_type_hints(section, include_extras=True)
         return {name: key for key, hint in hints.items() if (name := declaration(hint)[1].words)}
 

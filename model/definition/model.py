@@ -36,7 +36,7 @@ class Model(nn.Module):
         self.decoder = Decoder(spec.decoder, spec.vocab_sizes, spec.context_dim)
 
     def user_context(self, inputs: ModelInputs, ops: EncoderOps = PLAIN_ENCODER) -> UserContext:
-        """An InterFormer uses the plain operations, whatever `ops` has."""
+        """Return the user context. An InterFormer uses plain operations, whatever `ops` has."""
         features = self.features(inputs)
         if isinstance(self.encoder, T5Encoder):
             context: UserContext = self.encoder(features, ops)

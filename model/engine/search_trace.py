@@ -54,7 +54,7 @@ class SearchTrace:
         if not self.steps or self.steps[-1].kept:
             node = self._path[len(self.steps)]
             packed, rows = given.candidates.packed(), given.scores.shape[1]
-            end = int(packed.offsets[rows])  # of the first request
+            end = int(packed.offsets[rows])  # where the first request ends
             tokens, nodes = packed.tokens[:end], packed.nodes[:end]
             first = Candidates(packed.offsets[: rows + 1], tokens, nodes)
             _, totals = candidate_totals(given, first)

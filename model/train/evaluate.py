@@ -129,7 +129,7 @@ class Search:
 
     @property
     def ops(self) -> kernels.Ops:
-        """Return operations on float32: quick ones, or on a GPU that lacks them plain ones."""
+        """Return float32 operations: fast ones, or plain ones if the fast ones do not load."""
         try:
             quick = kernels.load_ops(self.device)
         except (DeviceError, NativeError):
@@ -247,7 +247,7 @@ class Targeted:
     """The same people with and without targeting."""
 
     columns: tuple[str, ...]  # of the log, which say who they are
-    missing: tuple[str, ...]  # the schema's other names: nobody has a value of them
+    missing: tuple[str, ...]  # the schema's other names: no user has a value for them
     people: int
     measured: int  # of them, who may see an ad of the true SID
     eligible_share: float  # the mean share of the catalogue's SIDs that lead to an ad for a person

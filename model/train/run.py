@@ -149,8 +149,8 @@ def _prepare(run: TrainingRun, device: torch.device) -> _Prepared:
     log = read.interactions
     if validation and not len(log.validation):
         raise InputError(
-            f"{run.data}: the log has no event for training.validate_every: it needs a user of two "
-            "events in the split `validation`, or without splits a user of three; set "
+            f"{run.data}: the log has no event for training.validate_every: it needs a user with "
+            "two events in the split `validation`, or without splits one with three; or set "
             "validate_every to 0"
         )
     recipe = recipe_for(written, catalogue, log, device.type)

@@ -156,7 +156,7 @@ Masks list_rows(const ListTable& table, const ListQueries& queries, int64_t requ
   });
 }
 
-// Writes the masks of leaves or nodes: joined[i] has the masks of offsets[i] .. offsets[i + 1].
+// Joins the masks of leaves or nodes: joined[i] = the OR of mask_of(offsets[i] .. offsets[i + 1]).
 template <typename MaskOf>
 void join_members(const int32_t* offsets, int64_t count, int32_t threads, uint16_t* joined,
                   const MaskOf& mask_of) {

@@ -53,7 +53,7 @@ void write_reply(Writer& out, const Reply& reply, std::string_view request_id,
   out.packed(3, reply.scores.data(), returned * int64_t{sizeof(float)});
 }
 
-// Writes the SIDs of one reply: `leaves` of its row, dead ones among them, and tokens of live ones.
+// Writes the SIDs of one reply. `leaves` includes dead leaves; `tokens` has only live ones.
 void write_sids(Writer& out, const Reply& reply, int64_t length, int64_t width,
                 const int32_t* leaves, const float* scores_of_leaves, const uint32_t* tokens) {
   std::vector<float> scores;

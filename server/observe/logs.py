@@ -29,7 +29,7 @@ LOG = logging.getLogger(LOGGER)  # the log of the server's modules
 
 MOST_PLACES = 20  # the innermost places of one exception: an endless recursion has thousands
 
-_FOREIGN_SECONDS = 10.0  # from one line of another library to the next from its place in the code
+_FOREIGN_SECONDS = 10.0  # least time between two lines from one place in another library's code
 _OURS = "grace"
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -189,8 +189,9 @@ class PrintedText(io.TextIOBase):
 
 
 class RareForeignLines(logging.Filter):
-    """Lets each line of another library through once in ten seconds. Callers can cause such lines,
-    with a header that gRPC cannot decode for example, and every warning delays the event loop."""
+    """Lets each line of another library through at most once in ten seconds. Callers can cause such
+    lines, with a header that gRPC cannot decode for example, and every warning delays the event
+    loop."""
 
     def __init__(self) -> None:
         super().__init__()

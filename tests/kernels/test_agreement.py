@@ -55,7 +55,7 @@ ON_THE_GPU = [
     *calls_in_turns(DTYPES),
     *encoder_calls(DTYPES),
     *feature_calls(DTYPES),
-    *(call for call in TRAINING if call.dtype != torch.float32),  # which may be TF32 there
+    *(call for call in TRAINING if call.dtype != torch.float32),  # float32 may be TF32 there
 ]
 
 

@@ -33,7 +33,7 @@ struct Admission {
   EntryRows bitmask;
   const uint64_t* bitmask_table;  // [rows, words]
   const uint64_t* users;          // [requests, words]
-  int32_t* user_words;  // on a GPU: [requests, 1 + words]: how many have the user's bits, which
+  int32_t* user_words;  // on a GPU: [requests, 1 + words]: how many words have user bits; which
   int64_t words;        // 0 without bitmask matchers, as in modes `cd` and `exact`
   const uint16_t* eligible;  // mode `exact`: [requests / 16 rounded up, eligible_stride], by node
   int64_t eligible_stride;
