@@ -344,11 +344,12 @@ def _targeted(
         return users, torch.stack(rows).cpu().numpy()
 
     targeted = ranked(search, batches, events, progress, asking)
-    seen = targeted.may_see
+    seen, schema = targeted.may_see, catalogue.schema
+    names = {*schema.user_names} - log.attributes.keys()
     most = search.profile.num_sids
     return Targeted(
         columns=tuple(log.attributes),
-        missing=tuple(sorted({*catalogue.schema.user_names} - log.attributes.keys())),
+        missing=tuple(sorted(names - {each.name for each in schema.attributes if each.clock})),
         people=len(events),
         measured=int(seen.sum()),
         eligible_share=float(targeted.share.mean()),

@@ -23,6 +23,7 @@ from grace.model.definition.model import Model
 from grace.model.train.interactions import HistoryBatches
 from grace.model.train.recipe import TrainingConfig
 from grace.model.train.unfinished import Unfinished
+from grace.native.build import LEAST_CAPABILITY
 
 Progress = Callable[[str, int, int, str], None]  # (what, done, total, details)
 
@@ -94,6 +95,8 @@ class _Training:
         self.done = 0
         self._model, self._batches, self._config = model, batches, config
         self._cuda = device.type == "cuda"
+        # Older GPUs do not have it.
+        self._bf16 = self._cuda and torch.cuda.get_device_capability(device) >= LEAST_CAPABILITY
         self._encoder = TRAINING_ENCODER if self._cuda else PLAIN_ENCODER
         self._best = _Best(model, score)
         self._losses = torch.empty(config.steps, device=device)
@@ -181,7 +184,7 @@ class _Training:
         self._optimizer.zero_grad()
         inputs = self._batches.inputs(self._events, width)
         targets = self._batches.targets(self._events)
-        with torch.autocast("cuda", torch.bfloat16, enabled=self._cuda, cache_enabled=False):
+        with torch.autocast("cuda", torch.bfloat16, enabled=self._bf16, cache_enabled=False):
             context = self._model.user_context(inputs, self._encoder)
             logits = self._model.decoder.sequence_logits(context, targets)
             sizes = self._model.spec.vocab_sizes
