@@ -143,7 +143,7 @@ class EvaluationSpec(LogOptions):
         Option("Cut-offs k of recall@k and NDCG@k.", "K,K", commas="1,10,50", least=1),
     ] = (1, 5, 10, 50)
     users: Annotated[int, Option("Held-out users to measure, at most.", least=1)] = 2000
-    beams: Annotated[int, Option("Beams of the search in every step.", least=1)] = 128
+    beams: Annotated[int, Option("Beams of the search in every step.", least=1, most=65536)] = 128
 
 
 @dataclass(frozen=True, slots=True)

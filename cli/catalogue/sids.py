@@ -47,16 +47,16 @@ def sids(
     if data is None and embeddings is None:
         raise InputError("no table of vectors: give --data FOLDER, --embeddings TABLE or both")
     folder = None if data is None else read_data_folder(data)
-    source = TableSource(()) if folder is None else folder.embeddings
-    if source is not None and embeddings is not None:
-        source = replace(source, files=(embeddings,))
+    source = None if folder is None else folder.embeddings
+    if embeddings is not None:
+        source = replace(source or TableSource(()), files=(embeddings,))
     if source is None:
         raise InputError(
             f"{data}/tables.yaml: no section `embeddings`, which names the table of vectors; add "
             "it, or give --embeddings TABLE and --out FOLDER"
         )
     items, place = items_of(source), local_folder(folder.sids) if folder else None
-    out = spec.out or (None if codebook else place)
+    out = spec.out or (None if codebook or embeddings else place)
     if out is None:
         what = "folder for the codebook" if codebook is None else "file for the SIDs"
         raise typer.BadParameter(f"name a {what}", param_hint="--out")

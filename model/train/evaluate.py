@@ -9,8 +9,10 @@ those that lead to an ad that the user may see. The report of `grace evaluate` t
 people whose true SID has no such ad, and measures the others without targeting, too.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -36,6 +38,7 @@ from grace.model.train.recipe import RECIPE_FILE, read_recipe
 
 CUTOFFS = (1, 5, 10, 50)
 ABSENT = np.iinfo(np.int64).max
+_MOST_ROWS, _MOST_CANDIDATES = 1 << 15, 1 << 28  # of a batch on a GPU: a few GB
 _VALIDATED_AT = 10
 
 
@@ -125,21 +128,14 @@ class Search:
     @property
     def users_at_once(self) -> int:
         """Return a number of users whose search fits a CPU's cache, or keeps a GPU busy."""
-        return 64 if self.device.type == "cpu" else 256
+        if self.device.type == "cpu":
+            return 64
+        beams, widest = max(self.profile.beams), max(self.model.spec.vocab_sizes)
+        return max(1, min(256, _MOST_ROWS // beams, _MOST_CANDIDATES // (beams * widest)))
 
     @property
     def ops(self) -> kernels.Ops:
-        """Return float32 operations: fast ones, or plain ones if the fast ones do not load."""
-        try:
-            quick = kernels.load_ops(self.device)
-        except (DeviceError, NativeError):
-            return kernels.REFERENCE
-        return replace(
-            kernels.REFERENCE,
-            eligible_nodes=quick.eligible_nodes,
-            admit_children=quick.admit_children,
-            select_beams=quick.select_beams,
-        )
+        return _ops_on(self.device)
 
     def leaves(
         self, batches: HistoryBatches, events: Int64, users: kernels.UserTensors | None = None
@@ -163,6 +159,22 @@ class Search:
             raise ConfigError(f"{error}: {remedy}") from None
         leaves: Int64 = found.leaves.cpu().numpy()
         return leaves
+
+
+@cache
+def _ops_on(device: torch.device) -> kernels.Ops:
+    """Return float32 operations: fast ones, or plain ones if the fast ones do not load."""
+    try:
+        fast = kernels.load_ops(device)
+    except (DeviceError, NativeError) as error:
+        logging.getLogger(__name__).warning("%s; without it, the evaluation is slow", error)
+        return kernels.REFERENCE
+    return replace(
+        kernels.REFERENCE,
+        eligible_nodes=fast.eligible_nodes,
+        admit_children=fast.admit_children,
+        select_beams=fast.select_beams,
+    )
 
 
 class Ranked(NamedTuple):
@@ -247,7 +259,7 @@ class Targeted:
     """The same people with and without targeting."""
 
     columns: tuple[str, ...]  # of the log, which say who they are
-    missing: tuple[str, ...]  # the schema's other names: no user has a value for them
+    missing: tuple[str, ...]  # names for which no user has a value: without a column, or ranges
     people: int
     measured: int  # of them, who may see an ad of the true SID
     eligible_share: float  # the mean share of the catalogue's SIDs that lead to an ad for a person

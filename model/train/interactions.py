@@ -101,9 +101,10 @@ class HistoryBatches:
         self.device = device
         self._history = history
         self._leaf_sids = self._here(log.leaf_sids.astype(np.int64))
-        self._leaves = self._here(log.leaves.astype(np.int32))
+        number = np.int32 if len(log.leaves) < 1 << 31 else np.int64
+        self._leaves = self._here(log.leaves.astype(number))
         self._times = self._here(log.times_ms)
-        begin = np.repeat(log.offsets[:-1].astype(np.int32), np.diff(log.offsets))
+        begin = np.repeat(log.offsets[:-1].astype(number), np.diff(log.offsets))
         self._begin = self._here(begin)
         self._side = tuple(self._here(log.side[name]) for name in history.side)
         self._ages = self._here(2 ** np.arange(AGE_BUCKETS - 1))
