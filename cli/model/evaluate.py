@@ -50,7 +50,7 @@ def _print(report: "CheckpointReport") -> None:
             "average"
         )
         if targeted.missing:
-            print(f"No user has a value for {', '.join(targeted.missing)}.")
+            print(f"The log lacks {', '.join(targeted.missing)}: no user has a value for these.")
         print(f"{targeted.measured:,} of them may see an ad of their true SID.")
         if targeted.measured:
             print("Only SIDs that they may see:")

@@ -259,7 +259,7 @@ class Targeted:
     """The same people with and without targeting."""
 
     columns: tuple[str, ...]  # of the log, which say who they are
-    missing: tuple[str, ...]  # names for which no user has a value: without a column, or ranges
+    missing: tuple[str, ...]  # the schema's other names: no user has a value for them
     people: int
     measured: int  # of them, who may see an ad of the true SID
     eligible_share: float  # the mean share of the catalogue's SIDs that lead to an ad for a person

@@ -28,7 +28,7 @@ class Interactions:
     leaf_sids: UInt16  # [leaves, L]
     times_ms: Int64  # [events]
     side: Mapping[str, Int64] = field(default_factory=dict)  # int64 [events] each
-    # [events] each: lists of texts that say who the user is
+    # [events] each: lists of texts, or the numbers of ranges, that say who the user is
     attributes: Mapping[str, pa.Array] = field(default_factory=dict)
     # the held-out events whose NDCG chooses the weights
     validation: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -70,10 +70,12 @@ class Interactions:
 
     def attributes_at(self, event: int) -> UserAttributes:
         """Return what the log says about an event's user, without names that have no value."""
-        found: dict[str, tuple[str, ...]] = {}
+        found: dict[str, tuple[str, ...] | float] = {}
         for name, column in self.attributes.items():
             value = column[event].as_py()
-            if value is not None:
+            if isinstance(value, float):
+                found[name] = value
+            elif value is not None:
                 found[name] = tuple(each for each in value if each is not None)
         return found
 

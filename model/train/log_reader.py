@@ -7,7 +7,7 @@ does not have.
 """
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -74,9 +74,10 @@ def read_log(
         raise InputError(
             f"{folder.folder}: has no log of interactions; add `log:` with its files to tables.yaml"
         )
-    of_ranges = {each.name for each in catalogue.schema.ranges}
-    of_texts = [name for name in catalogue.schema.user_names if name not in of_ranges]
-    wanted = tuple(of_texts) if attributes else ()
+    schema, wanted = catalogue.schema, dict[str, Role]()
+    if attributes:
+        wanted = dict.fromkeys(schema.user_names, roles.RULE)
+        wanted |= {each.name: roles.NUMBER for each in schema.ranges}
     name = ", ".join(folder.log.files)
     events, unknown = _read(folder.log, side, wanted, _leaves_of(folder, catalogue))
     leaves = events["leaf"].to_numpy()
@@ -115,7 +116,7 @@ _Leaves = Callable[[Rows], Int64]
 
 
 def _read(
-    source: TableSource, side: Sequence[str], attributes: Sequence[str], leaves_of: _Leaves
+    source: TableSource, side: Sequence[str], attributes: Mapping[str, Role], leaves_of: _Leaves
 ) -> tuple[pa.Table, str | None]:
     """Return the events, and the first one whose ad the catalogue does not have, in words."""
     parts: list[pa.Table] = []
@@ -148,7 +149,7 @@ def _alike(parts: Sequence[pa.Table]) -> Sequence[pa.Table]:
 
 
 def _columns(
-    source: TableSource, file: TableFile, side: Sequence[str], attributes: Sequence[str]
+    source: TableSource, file: TableFile, side: Sequence[str], attributes: Mapping[str, Role]
 ) -> dict[str, str]:
     """Return the table's names of the columns to read, after a check of each."""
     there = file.schema.names
@@ -165,7 +166,7 @@ def _columns(
         "timestamp_ms": roles.TIME,
         **dict.fromkeys(side, roles.NAME),
     }
-    optional = {"split": roles.TEXT, **dict.fromkeys(attributes, roles.RULE)}
+    optional = {"split": roles.TEXT, **attributes}
     chosen = needed | {
         name: role for name, role in optional.items() if source.theirs(name) in there
     }
@@ -176,15 +177,20 @@ def _columns(
 
 
 def _events(
-    rows: Rows, unit: str, side: Sequence[str], attributes: Sequence[str], leaves: Int64
+    rows: Rows, unit: str, side: Sequence[str], attributes: Mapping[str, Role], leaves: Int64
 ) -> pa.Table:
-    here = [name for name in attributes if name in rows.theirs]
+    def given(name: str) -> pa.Array:
+        if attributes[name] is roles.RULE:
+            return rows.rules(name).array().cast(_LISTS)
+        numbers, valid = rows.numbers(name)
+        return pa.array(numbers, mask=~valid)
+
     columns = {
         "user_id": rows.filled("user_id"),
         "leaf": leaves,
         "time": rows.times("timestamp_ms", unit),
         **{_SIDE + name: rows.ids(name) for name in side},
-        **{_RULE + name: rows.rules(name).array().cast(_LISTS) for name in here},
+        **{_RULE + name: given(name) for name in attributes if name in rows.theirs},
     }
     if "split" in rows.theirs:
         columns["split"] = rows.filled("split").cast(pa.string())

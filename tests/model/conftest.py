@@ -56,12 +56,16 @@ def demo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder_with_users(training_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The training folder, whose log also says who the users are."""
     folder = tmp_path_factory.mktemp("with-users")
-    for name in (ADS_FILE, TARGETING_FILE):
-        (folder / name).symlink_to(training_folder / name)
+    ads = pq.read_table(training_folder / ADS_FILE)
+    years = [[None, 20.0, 30.0][ad % 3] for ad in range(len(ads))]
+    pq.write_table(ads.append_column("years_min", [years]), folder / ADS_FILE)
+    schema = (training_folder / TARGETING_FILE).read_text() + "ranges: {years: {}}\n"
+    (folder / TARGETING_FILE).write_text(schema)
     rows = pq.read_table(training_folder / LOG_FILE).to_pylist()
     for row in rows:
         user = row["user_id"]
         row["country"] = ["US", "DE", "GB", None][user % 4]
+        row["years"] = [19.5, 20.0, 31.0, None][user // 2 % 4]
         row["gender"] = ["female", "male"][user % 2]
         row["location"] = [["us", "us/ca"], ["de"], None][user % 3]
     pq.write_table(pa.Table.from_pylist(rows), folder / LOG_FILE)

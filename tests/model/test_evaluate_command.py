@@ -63,6 +63,7 @@ def test_with_targeting_only_sids_of_eligible_ads_are_ranked(
         user = RawUser(
             country=[["US"], ["DE"], ["GB"], []][number % 4],
             gender=[["female"], ["male"]][number % 2],
+            years=[19.5, 20.0, 31.0, None][number // 2 % 4],
             location=[["us", "us/ca"], ["de"], []][number % 3],
         )
         user.asked = Asked(at=int(log.times_ms[event]))
@@ -81,7 +82,7 @@ def test_with_targeting_only_sids_of_eligible_ads_are_ranked(
     assert (found["people"], found["measured"]) == (len(events), len(free))
     assert 0 < len(free) < len(events)
     of_users = {*schema.user_names} - {each.name for each in schema.attributes if each.clock}
-    assert {*found["missing"]} == of_users - {"country", "gender", "location"}
+    assert {*found["missing"]} == of_users - {"country", "gender", "location", "years"}
     assert found["eligible_share"] == pytest.approx(np.mean(sizes) / SIDS, abs=1e-4)
     for name, expected in ranks.items():
         for k in (1, 5, 20):

@@ -79,8 +79,8 @@ def test_a_table_of_ads_names_each_ad_and_what_allows_the_user(
     assert any("(user: " in why for *_, why in shown)
     given = GivenRequest(events=[f"clicks={shown[0][2]}"]).message(DataIds(tmp_path))
     assert list(given.features.sequences["clicks"].sids) == rows[int(shown[0][2])]["sid"]
-    unknown = complaint(*asked, "--data", tmp_path, "--events", "clicks=1,2")
-    assert "--events clicks: no ad with a SID has the id 1, 2; give ids" in unknown
+    unknown = ("--data", tmp_path, "--events", "clicks=1,2")
+    assert "clicks: no ad with a SID has the id 1, 2; give ids" in complaint(*asked, *unknown)
     (tmp_path / "tables.yaml").write_text("ads: {files: [a.parquet]}")
     reply = json.loads(printed(*asked, "--data", tmp_path, "--json"))
     first_half = set(map(str, named["ad_id"][:half].to_pylist()))

@@ -95,7 +95,7 @@ def replies_of(answered: AnsweredBatch) -> dict[str, RetrieveResponse]:
 
 
 def raw_ads(path: Path, schema: TargetingSchema) -> list[RawAd]:
-    """An ads file as the oracle sees it."""
+    """An ads file without groups or clauses, as the oracle sees it."""
     return [raw_ad(row, schema) for row in pq.read_table(path).to_pylist()]
 
 
@@ -110,11 +110,11 @@ def raw_ad(row: Mapping[str, Any], schema: TargetingSchema) -> RawAd:
 
 
 def _rules(row: Mapping[str, Any], schema: TargetingSchema) -> Rules:
-    """A table of `grace synth` has no ranges, groups or clauses."""
     lists = [*(each.name for each in schema.attributes), *(each.name for each in schema.sets)]
     rules: dict[str, Any] = {
         name: (_values(row.get(name)), _values(row.get(f"{name}_exclude"))) for name in lists
     }
+    rules |= {x.name: tuple(row.get(x.name + end) for end in x.columns) for x in schema.ranges}
     for each in schema.flights:
         ends = (row.get(each.name + end) for end in each.columns)
         rules[each.name] = tuple(end and round(end.timestamp() * 1000) for end in ends)
