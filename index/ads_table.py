@@ -13,7 +13,7 @@ from grace.index.builder.arrange import only_used
 from grace.index.builder.rule_columns import RuleReader
 from grace.index.builder.rule_table import REFUSED, RuleTable
 from grace.index.forms.component import Reason
-from grace.index.forms.components import RuledRows, explain
+from grace.index.forms.components import RuledRows, explain, unknown_values
 from grace.index.tables.cells import is_text
 from grace.index.tables.data_folder import read_data_folder
 from grace.index.tables.ids import DataIds
@@ -67,6 +67,18 @@ class AdsTable:
             for value in of_user.values
             if value not in listed.get(name, of_user.values)
         ]
+
+    def unused(self, request: RetrieveRequest) -> list[str]:
+        """Return the filter values that no ad has, such as category=foood. This reads all ads."""
+        given = ((name, (*each.any_of, *each.none_of)) for name, each in request.filters.items())
+        left = {f"{name}={value}" for name, values in given for value in values}
+        for file in self._source.tables() if left else ():
+            ours = ("ad_id", *(each.name for each in self._schema.properties))
+            columns = {name: self._source.theirs(name) for name in ours}
+            theirs = {name: their for name, their in columns.items() if their in file.schema.names}
+            for rows in read_rows(file, theirs, "ad_id", _BATCH_ROWS):
+                left &= {*unknown_values(_ruled(rows, self._schema), request)}
+        return sorted(left)
 
     def _ads_in(
         self, file: TableFile, ad_of: Mapping[str, int], request: RetrieveRequest

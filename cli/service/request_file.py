@@ -138,7 +138,8 @@ def _milliseconds(at: str) -> int:
     try:
         return request_of({"at": int(at) if at.isdecimal() else datetime.fromisoformat(at)}).at
     except (ValueError, RequestError):
-        raise InputError(f"--at {at}: write 2026-11-27T09:00:00Z, or milliseconds") from None
+        form = "2026-11-27T09:00:00Z, with a zone, or milliseconds"
+        raise InputError(f"--at {at}: write {form}") from None
 
 
 def _request_message(source: str | None) -> "RetrieveRequest":

@@ -78,6 +78,8 @@ def retrieve(
         _print(reply, total_ms, known)
         if table is not None and (unlisted := ", ".join(table.unlisted(message))):
             print(f"targeting.yaml does not list these values, so no ad includes them: {unlisted}")
+        if table is not None and (unused := ", ".join(table.unused(message))):
+            print(f"no ad of the tables has these filter values: {unused}")
 
 
 def reply_json(reply: "Message") -> dict[str, Any]:

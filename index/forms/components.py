@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from grace.configs.arrays import Int32
 from grace.index.forms.bits import BitsComponent
-from grace.index.forms.component import Component, Reason, ValuedRows, some
+from grace.index.forms.component import Component, Reason, ValuedRows
 from grace.index.forms.interval import IntervalComponent
 from grace.index.forms.lists import ListsComponent
 from grace.index.forms.properties import PropertiesComponent
@@ -69,14 +69,13 @@ def explain(ruled: Ruled, rule: int, request: RetrieveRequest) -> tuple[Reason, 
     return min(tested, key=lambda reasons: sum(not reason.passes for reason in reasons))
 
 
-def unknown_values(ruled: Ruled, request: RetrieveRequest) -> str:
+def unknown_values(ruled: Ruled, request: RetrieveRequest) -> list[str]:
     """Return the filter values that no ad has, in words: category=gamblign, domain=x."""
     known = dict(zip(ruled.schema.valued_names, ruled.set_values, strict=True))
-    found = [
+    return [
         f"{each.name}={value}"
         for each in ruled.schema.properties
         if (asked := request.filters.get(each.name)) is not None
         for value in (*asked.any_of, *asked.none_of)
         if value not in known[each.name]
     ]
-    return some(found)

@@ -12,6 +12,7 @@ from math import inf
 import numpy as np
 
 from grace.configs.arrays import Int64
+from grace.index.forms.component import some
 from grace.index.forms.components import explain, unknown_values
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import AD_LEVEL
@@ -96,7 +97,7 @@ class _Explained:
         rule = int(self._snapshot.ads.ad_rule[ordinal])
         self._reasons = explain(self._snapshot, rule, request)
         self._alternatives = len(self._snapshot.rules.rules_of(rule))
-        self._unknown = unknown_values(self._snapshot, request)
+        self._unknown = some(unknown_values(self._snapshot, request))
 
     def search(self, stages: Stages, require_wanted: Callable[[], None]) -> list[TracedStep]:
         for reason in self._reasons:

@@ -112,7 +112,7 @@ def test_entities_are_excluded_and_limited_by_options(address: str, requests: Pa
         (("--events", "clicks=7"), 2, "--events clicks: give --data FOLDER, which has the ads'"),
         (("--exclude", "shop=3"), 2, "INVALID_ARGUMENT (invalid_field): shop: no such name, and"),
         (("--filter", "category.none_of="), 2, "--filter category.none_of=: write NAME=VALUES, "),
-        (("--at", "2026-11-27"), 2, "--at 2026-11-27: write 2026-11-27T09:00:00Z, or millis"),
+        (("--at", "2026-11-27"), 2, "--at 2026-11-27: write 2026-11-27T09:00:00Z, with a zo"),
         (("--ads", "new.csv"), 2, "--ads new.csv: give --data FOLDER, which says what its columns"),
         (("--profile", "huge"), 2, "INVALID_ARGUMENT (invalid_field): profile: 'huge' is not a"),
         (("--timeout", "0.001"), 1, "DEADLINE_EXCEEDED"),
@@ -182,14 +182,14 @@ def test_a_table_that_does_not_have_the_ads_says_so(
     address: str, requests: Path, serving_files: ServingFiles, tmp_path: Path
 ) -> None:
     table = tmp_path / "ads.parquet"
-    pq.write_table(pa.table({"ad_id": [1], "title": ["one"]}), table)
+    pq.write_table(pa.table({"ad_id": [1], "title": ["one"], "category": ["food"]}), table)
     asked = ("retrieve", "--address", address, "--request", requests, "--max-ads", "9")
     shutil.copy(serving_files.folder / "catalogue" / "targeting.yaml", tmp_path)
-    shown = printed(*asked, "--data", tmp_path, "--user", "country=XX", "--user", "country=US")
-    assert shown.endswith("so no ad includes them: country=XX\n")
-    absent = re.findall(
-        r"^ +\d+\. no usable row in the ads tables \(ad \d+, p\(SID\) =", shown, re.M
-    )
-    assert len(absent) == 9
+    given = ("--user", "country=XX", "--user", "country=US", "--filter", "category.none_of=food,x")
+    shown = printed(*asked, "--data", tmp_path, *given)
+    assert "so no ad includes them: country=XX\n" in shown
+    assert shown.endswith("no ad of the tables has these filter values: category=x\n")
+    absent = r"^ +\d+\. no usable row in the ads tables \(ad \d+, p\(SID\) ="
+    assert len(re.findall(absent, shown, re.M)) == 9
     table.write_bytes(b"text")
     assert f"{table}: not a readable Parquet file: " in complaint(*asked, "--data", tmp_path)
