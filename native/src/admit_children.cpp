@@ -50,6 +50,18 @@ bool admits(const Admission& at, const AdmissionSet* sets, int64_t num_sets, int
   });
 }
 
+// Returns where each row's children begin if all are admitted, and after the last row their number.
+std::vector<int64_t> full_offsets(const Admission& at, const int32_t* nodes, int64_t rows) {
+  std::vector<int64_t> starts(static_cast<size_t>(rows) + 1, 0);
+  for (int64_t r = 0; r < rows; ++r) {
+    const int32_t node = nodes[r];
+    const int64_t children =
+        node == kNoNode ? 0 : at.node_offsets[node + 1] - at.node_offsets[node];
+    starts[r + 1] = starts[r] + children;
+  }
+  return starts;
+}
+
 }  // namespace
 
 // Rows are requests * beams, request-major. `bytes` is the caller's size of an Admission.
@@ -64,24 +76,23 @@ GRACE_API int32_t grace_admit_children(int32_t threads, int64_t bytes, const Adm
     grace::require(bytes == sizeof(Admission), "admit_children: another layout of Admission");
     const Admission& at = *admission;
     const int64_t rows = at.requests * beams;
+    const std::vector<int64_t> starts = full_offsets(at, nodes, rows);
     grace::require(room <= INT32_MAX, "admit_children: more children than int32 can number");
-    // Where each row's children begin if all are admitted.
-    std::vector<int64_t> starts(static_cast<size_t>(rows) + 1, 0);
-    for (int64_t r = 0; r < rows; ++r) {
-      const int32_t node = nodes[r];
-      starts[r + 1] = starts[r];
-      if (node != kNoNode) starts[r + 1] += at.node_offsets[node + 1] - at.node_offsets[node];
-    }
 
+    const auto admit_row = [&](int64_t r) {
+      if (nodes[r] == kNoNode) return int64_t{0};
+      int64_t next = starts[r];
+      const int64_t end = at.node_offsets[nodes[r] + 1];
+      for (int64_t entry = at.node_offsets[nodes[r]]; entry < end; ++entry) {
+        if (!admits(at, sets, num_sets, entry, r / beams)) continue;
+        tokens[next] = at.tokens[entry];
+        children[next++] = static_cast<int32_t>(entry + 1);
+      }
+      return next - starts[r];
+    };
     grace::parallel_ranges(rows, kRowsPerTask, threads, [&](grace::Range task) {
       for (int64_t r = task.begin; r < task.end; ++r) {
-        int64_t next = starts[r], entry = nodes[r] == kNoNode ? 0 : at.node_offsets[nodes[r]];
-        for (const int64_t end = entry + starts[r + 1] - starts[r]; entry < end; ++entry) {
-          if (!admits(at, sets, num_sets, entry, r / beams)) continue;
-          tokens[next] = at.tokens[entry];
-          children[next++] = static_cast<int32_t>(entry + 1);
-        }
-        offsets[r + 1] = static_cast<int32_t>(next - starts[r]);
+        offsets[r + 1] = static_cast<int32_t>(admit_row(r));
       }
     });
 

@@ -156,44 +156,53 @@ Masks list_rows(const ListTable& table, const ListQueries& queries, int64_t requ
   });
 }
 
-// Joins the masks of leaves or nodes: joined[i] = the OR of mask_of(offsets[i] .. offsets[i + 1]).
-template <typename MaskOf>
-void join_members(const int32_t* offsets, int64_t count, int32_t threads, uint16_t* joined,
-                  const MaskOf& mask_of) {
-  parallel_ranges(count, kPerTask, threads, [&](Range range) {
-    const MaskOf own = mask_of;  // this copy stays in registers
-    int32_t at = offsets[range.begin];
-    for (int64_t i = range.begin; i < range.end; ++i) {
-      const int32_t end = offsets[i + 1];
-      uint16_t any = 0;
-      for (; at < end; ++at) any |= own(at);
-      joined[i] = any;
+void join_rows(const std::vector<RowsOfRules>& predicates, int64_t group, uint16_t all, Range range,
+               uint16_t* rules) {
+  std::fill(rules + range.begin, rules + range.end, all);
+  for (const RowsOfRules& predicate : predicates) {
+    const uint16_t* masks = predicate.masks + group * predicate.rules.rows;
+    for (int64_t r = range.begin; r < range.end; ++r) {
+      rules[r] &= masks[predicate.rules.ids[r * predicate.rules.id_stride]];
     }
-  });
+  }
+}
+
+void join_rules(const Plan& plan, const uint16_t* rules, Range range, uint16_t* leaves) {
+  int32_t at = plan.leaf_offsets[range.begin];
+  for (int64_t leaf = range.begin; leaf < range.end; ++leaf) {
+    const int32_t end = plan.leaf_offsets[leaf + 1];
+    uint16_t any = 0;
+    for (; at < end; ++at) any |= rules[plan.leaf_rules[at]];
+    leaves[leaf] = any;
+  }
+}
+
+void join_children(const Plan& plan, Range range, uint16_t* nodes) {
+  int32_t child = plan.node_offsets[range.begin] + 1;  // entry j leads to node j + 1
+  for (int64_t node = range.begin; node < range.end; ++node) {
+    const int32_t end = plan.node_offsets[node + 1] + 1;
+    uint16_t any = 0;
+    for (; child < end; ++child) any |= nodes[child];
+    nodes[node] = any;
+  }
 }
 
 // Writes the masks of the nodes of one group.
 void join_group(const Plan& plan, const Batch& batch, const std::vector<RowsOfRules>& predicates,
-                int64_t group, int32_t threads, uint16_t* rules) {
+                int64_t group, int32_t threads, std::vector<uint16_t>& rules) {
   const int64_t first_leaf = plan.level_starts[plan.levels];
   const int64_t num_nodes = plan.level_starts[plan.levels + 1];
   const auto all = static_cast<uint16_t>(requests_of_group(batch.requests, group));
   uint16_t* nodes = batch.eligible + group * num_nodes;
-  parallel_ranges(plan.rules, kPerTask, threads, [&](Range range) {
-    std::fill(rules + range.begin, rules + range.end, all);
-    for (const RowsOfRules& predicate : predicates) {
-      const uint16_t* masks = predicate.masks + group * predicate.rules.rows;
-      for (int64_t r = range.begin; r < range.end; ++r) {
-        rules[r] &= masks[predicate.rules.ids[r * predicate.rules.id_stride]];
-      }
-    }
-  });
-  join_members(plan.leaf_offsets, num_nodes - first_leaf, threads, nodes + first_leaf,
-               [rules, of_leaf = plan.leaf_rules](int32_t i) { return rules[of_leaf[i]]; });
+  parallel_ranges(plan.rules, kPerTask, threads,
+                  [&](Range range) { join_rows(predicates, group, all, range, rules.data()); });
+  parallel_ranges(num_nodes - first_leaf, kPerTask, threads,
+                  [&](Range range) { join_rules(plan, rules.data(), range, nodes + first_leaf); });
   for (int64_t level = plan.levels; level-- > 0;) {
-    const int64_t begin = plan.level_starts[level], end = plan.level_starts[level + 1];
-    join_members(plan.node_offsets + begin, end - begin, threads, nodes + begin,
-                 [nodes](int32_t entry) { return nodes[entry + 1]; });
+    const int64_t begin = plan.level_starts[level];
+    parallel_ranges(plan.level_starts[level + 1] - begin, kPerTask, threads, [&](Range range) {
+      join_children(plan, {begin + range.begin, begin + range.end}, nodes);
+    });
   }
 }
 
@@ -229,7 +238,7 @@ GRACE_API int32_t grace_eligible_nodes(int32_t threads, int64_t plan_size, int64
     // One more rule than there are: the one that nobody passes stands for stopped ads.
     std::vector<uint16_t> rules(plan->rules + 1, 0);
     for (int64_t group = 0; group * kGroup < batch->requests; ++group) {
-      join_group(*plan, *batch, predicates, group, threads, rules.data());
+      join_group(*plan, *batch, predicates, group, threads, rules);
     }
   });
 }
