@@ -1,7 +1,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,9 @@ from grace.cli.progress import progress_bars
 from grace.cli.reports import print_facts
 from grace.configs.errors import InputError
 from grace.configs.options import CodebookSpec, Option
+
+if TYPE_CHECKING:
+    from grace.index.codebook.report import SidReport
 
 _FEW_ITEMS, _NEARLY_ALL = 1000, 0.95
 
@@ -70,9 +73,13 @@ def sids(
     if as_json:
         print(json.dumps({"out": str(out), **report.to_json()}, indent=1))
         return
+    _print(report, out, is_codebook=codebook is None)
+
+
+def _print(report: "SidReport", out: Path, *, is_codebook: bool) -> None:
     print_facts(report)
     print(f"{out} is written")
-    if codebook is None and report.items > _FEW_ITEMS and report.sids > _NEARLY_ALL * report.items:
+    if is_codebook and report.items > _FEW_ITEMS and report.sids > _NEARLY_ALL * report.items:
         print(
             "Nearly every item has a SID to itself, so its last token only numbers it. You may "
             "keep these SIDs; fewer --codes or --levels would give a smaller model"
