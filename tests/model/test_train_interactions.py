@@ -263,6 +263,27 @@ def test_a_batch_is_what_its_users_would_have_sent_just_before(training_log: Int
     assert batches.targets(events).tolist() == log.sids(events).tolist()
 
 
+def test_event_dropout_leaves_out_some_events_but_never_the_newest(
+    training_log: Interactions,
+) -> None:
+    def histories(share: float) -> list[list[list[int]]]:
+        (events,) = batches.inputs(asked, dropout=share).sequences
+        tokens = torch.cat([events.sids, events.age_buckets[:, None]], dim=1)
+        counts = events.offsets.diff().tolist()
+        padded = tokens.view(len(asked), 5, -1).tolist()
+        return [history[:count] for history, count in zip(padded, counts, strict=True)]
+
+    asked = np.repeat(np.append(training_log.offsets[1:] - 1, 0), 9)
+    batches = HistoryBatches(training_log, history_input(SPEC))
+    torch.manual_seed(1)
+    for some, all_of_them in zip(histories(0.4), histories(0.0), strict=True):
+        assert some[-1:] == all_of_them[-1:]
+        rest = iter(all_of_them)
+        assert all(event in rest for event in some), "they keep their order"
+    left = sum(len(some) - 1 for some in histories(0.4) if some)
+    assert left == pytest.approx(0.6 * sum(len(x) - 1 for x in histories(0.0) if x), rel=0.03)
+
+
 def test_a_model_that_the_log_cannot_train_is_refused(training_log: Interactions) -> None:
     history = replace(history_input(SPEC), side={"action": 4})
     with pytest.raises(

@@ -11,16 +11,7 @@ import numpy as np
 import pytest
 
 from grace.configs.errors import NativeError
-from grace.native.build import (
-    BUILD_DIR,
-    CPU,
-    CUDA,
-    ROOT,
-    build,
-    find_nvcc,
-    main,
-    source_digest,
-)
+from grace.native.build import BUILD_DIR, CPU, CUDA, ROOT, build, find_nvcc, main, source_digest
 from grace.native.loader import declare, open_library
 
 pytestmark = pytest.mark.subprocess  # most of them run the compiler

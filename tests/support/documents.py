@@ -13,7 +13,7 @@ from textwrap import dedent
 
 NOT_RUN = (
     "builds or runs images",
-    "downloads 32 MB",
+    "downloads the data",
     "installs the project",
     "is in quickstart.md",
     "measures the machine",
