@@ -128,8 +128,8 @@ class HistoryBatches:
     ) -> ModelInputs:
         """Return the history before each of `events`, int64 [B]. A user's first event has none.
 
-        This pads histories to `width` events, by default to `max_length`. A share `dropout` of the
-        events is left out at random, but never the newest one.
+        This pads histories to `width` events, by default to `max_length`. It leaves out each event
+        but the newest with the probability `dropout`.
         """
         asked = torch.as_tensor(events, device=self.device)
         most = width or self._history.max_length
