@@ -28,7 +28,7 @@ SANITIZER_RUNTIME = $(foreach name,libasan.so libstdc++.so.6,$(shell $${CXX:-g++
 CPP_FILES = $(shell find native/src native/cuda native/include native/tests -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup native proto fix check test test-compile test-gpu test-package lock image test-image soak sanitize bench load demo demo-model real
+.PHONY: help setup native proto fix check test test-compile test-gpu wheel test-package lock image test-image soak sanitize bench load demo demo-model real
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -129,7 +129,11 @@ test-gpu:  ## build the GPU kernels and run the tests that need a GPU, with GPU_
 	PYTHONPATH="$(CURDIR)/src$${PYTHONPATH:+:$$PYTHONPATH}" \
 	  $(GPU_PYTHON) -m pytest $(GPU_PYTEST) $(GPU_TESTS) $(PYTEST_ARGS)
 
-test-package: native $(TOOLS)  ## build wheel and sdist; install them without torch, and next to other projects
+wheel: $(TOOLS) $(INSTALLED)-nvcc  ## build the wheel with the kernels of all GPUs into dist/; needs no GPU
+	GRACE_WHEEL_CUDA=1 $(BIN)/python -m build --wheel --no-isolation
+	@du -h dist/*.whl
+
+test-package: $(INSTALLED)-nvcc native $(TOOLS)  ## build wheel and sdist; install them without torch, and next to other projects
 	$(BIN)/python -m pytest -m package --timeout 1800 tests/package $(PYTEST_ARGS)
 
 $(UV)/.installed: | $(INSTALLED)

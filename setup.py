@@ -1,4 +1,7 @@
-"""The one thing pyproject.toml cannot say: a wheel carries the compiled native library."""
+"""The one thing pyproject.toml cannot say: a wheel carries the compiled native library.
+
+With GRACE_WHEEL_CUDA=1, it carries the GPU kernels, too. `make wheel` sets that.
+"""
 
 import os
 import subprocess
@@ -23,14 +26,12 @@ class BuildWithNative(build_py):
         if self.editable_mode:
             return
         out = (Path(self.build_lib) / "grace" / "native" / "_build").resolve()
-        compiled = subprocess.run(
-            [sys.executable, "-m", "grace.native.build", "--bare", "--out", str(out)],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-            check=False,
-        )
-        if compiled.returncode:
-            raise SystemExit(compiled.returncode)
+        build = (sys.executable, "-m", "grace.native.build", "--bare", "--out", str(out))
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+        for more in ((), ("--cuda",)) if os.environ.get("GRACE_WHEEL_CUDA") else ((),):
+            compiled = subprocess.run([*build, *more], cwd=ROOT, env=environment, check=False)
+            if compiled.returncode:
+                raise SystemExit(compiled.returncode)
 
 
 class PlatformDistribution(Distribution):

@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -40,12 +41,23 @@ _SANITIZE_FLAGS = (
 _NVCC_FLAGS = (
     *("-std=c++17", "-O3", "-Xcompiler=-fPIC,-Wall,-Wextra,-fvisibility=hidden"),
     "-Werror=all-warnings",
-    # Code for Hopper, and portable code that another GPU's driver compiles at its first launch.
-    "-gencode=arch=compute_90a,code=sm_90a",
-    "-gencode=arch=compute_80,code=compute_80",
 )
 LEAST_CAPABILITY = (8, 0)
 """The least compute capability of a GPU: Ampere's, the oldest that the portable code supports."""
+
+ARCHITECTURES = ("80", "86", "89", "90a", "100", "120")
+"""The GPUs whose code a wheel or an image has: of Ampere, Ada, Hopper and Blackwell.
+
+Code for 10.0 also runs on 10.3, and so on with the same first number. Hopper's "a" binds to 9.0.
+"""
+
+
+def code_flags(*architectures: str) -> tuple[str, ...]:
+    """Return nvcc's flags for their code, and for portable code, which a driver compiles."""
+    return (
+        *(f"-gencode=arch=compute_{each},code=sm_{each}" for each in architectures),
+        "-gencode=arch=compute_80,code=compute_80",
+    )
 
 
 def find_compiler() -> tuple[str, ...]:
@@ -95,6 +107,8 @@ class Target:
     command: str  # builds the library
     variable: str  # the environment variable that names another library to load
     link_flags: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()  # the GPUs of a developer's build
+    all_code: tuple[str, ...] = ()  # those of a bare build
 
     @property
     def library(self) -> str:
@@ -123,11 +137,13 @@ CUDA = Target(
     command="python -m grace.native.build --cuda",
     variable="GRACE_CUDA_LIBRARY",
     link_flags=("-cudart=static",),  # so that torch's CUDA libraries do not matter
+    code=code_flags("90a"),
+    all_code=code_flags(*ARCHITECTURES),
 )
 
 
 def source_digest(root: Path = ROOT, target: Target = CPU) -> str | None:
-    """Return the digest of sources, headers and flags; None where there are no sources."""
+    """Return the digest of sources, headers and flags, without code; None without sources."""
     sources = _files(root, target.sources)
     if not sources:
         return None
@@ -148,14 +164,23 @@ def _record_of(library: Path) -> str:
 
 
 def build(
-    out: Path | None = None, *, sanitize: bool = False, root: Path = ROOT, target: Target = CPU
+    out: Path | None = None,
+    *,
+    sanitize: bool = False,
+    bare: bool = False,
+    root: Path = ROOT,
+    target: Target = CPU,
 ) -> Path:
-    """Make the target's library in `out` (default: the package) current; return its path."""
+    """Make the target's library in `out` (default: the package) current; return its path.
+
+    A bare build is for other machines: it has the code of all GPUs.
+    """
     digest = source_digest(root, target)
     if digest is None:
         raise NativeError(f"{root / 'src'}: no C++ sources here; build from a source checkout")
     out = out or root / BUILD_DIR.name
-    flags = (*target.flags, *(_SANITIZE_FLAGS if sanitize else ()))
+    code = target.all_code if bare else target.code
+    flags = (*target.flags, *code, *(_SANITIZE_FLAGS if sanitize else ()))
     compiler = target.find_compiler()
     command, made_by = [*compiler, *flags], _compiler_version(compiler)
     record = f"sources {digest}; {made_by}; {' '.join(flags)}"  # equal only for equal libraries
@@ -179,6 +204,16 @@ def build(
         _run_into(library, [*command, *target.link_flags, "-shared", *map(str, objects)])
         library.with_suffix(".txt").write_text(record)
     return library
+
+
+def code_for(capability: tuple[int, int], library: Path) -> str | None:
+    """Return the newest code of a library that a GPU runs: `sm_89`; None: the portable code."""
+    found = None
+    for code, major, minor, bound in re.findall(r"code=(sm_(\d+)(\d)(a?))", _record_of(library)):
+        own = int(major), int(minor)
+        if own == capability or (own[0] == capability[0] and own < capability and not bound):
+            found = code
+    return found
 
 
 def _files(root: Path, patterns: tuple[str, ...]) -> list[Path]:
@@ -238,12 +273,14 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--cuda", action="store_true", help="the GPU kernels, with nvcc")
     kind.add_argument("--sanitize", action="store_true", help="address and undefined behaviour")
-    parser.add_argument("--bare", action="store_true", help="keep no objects, as for a wheel")
+    parser.add_argument(
+        "--bare", action="store_true", help="for a wheel: code of all GPUs, no objects kept"
+    )
     chosen = parser.parse_args(arguments)
     target = CUDA if chosen.cuda else CPU
     out = chosen.out or root / BUILD_DIR.name / ("sanitized" if chosen.sanitize else "")
     try:
-        library = build(out, sanitize=chosen.sanitize, root=root, target=target)
+        library = build(out, sanitize=chosen.sanitize, bare=chosen.bare, root=root, target=target)
     except NativeError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -81,8 +81,9 @@ def _packages() -> Iterator[Finding]:
 
 
 def _torch() -> Iterator[Finding]:
-    """Report whether torch loads, and the GPUs that it finds."""
-    from grace.native.build import LEAST_CAPABILITY
+    """Report whether torch loads, the GPUs that it finds, and how models run there."""
+    from grace.native.build import CUDA, LEAST_CAPABILITY, code_for
+    from grace.native.loader import library_path
 
     if find_spec("torch") is None:
         return
@@ -99,6 +100,11 @@ def _torch() -> Iterator[Finding]:
         shown, needed = (".".join(map(str, each)) for each in (capability, LEAST_CAPABILITY))
         found = f"{torch.cuda.get_device_name(number)}, compute capability {shown}"
         if capability >= LEAST_CAPABILITY:
+            from grace.kernels.load import FP8_CAPABILITY
+
+            code = code_for(capability, library_path(CUDA)) or "portable code"
+            fp8 = ", fp8" if capability == FP8_CAPABILITY else ""
+            found += f"; runs {code}; precisions fp32, bf16{fp8}"
             yield Finding(f"cuda:{number}", "ok", found)
         else:
             remedy = f"compute capability {needed} is needed: use another GPU, or device cpu"

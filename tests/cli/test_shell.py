@@ -16,6 +16,7 @@ import typer
 from grace.cli.main import COMMANDS, report_errors
 from grace.cli.progress import progress_bars
 from grace.configs.errors import ConfigError, SnapshotError
+from grace.native.build import code_flags
 from grace.native.loader import load_library
 from support.command import run_python, without_torch
 from support.in_process import invoke_grace
@@ -144,17 +145,26 @@ def test_doctor_names_a_missing_native_library_and_its_remedy(
 
 
 def test_doctor_says_which_gpus_torch_finds_and_which_are_too_old(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    pretend_gpus(monkeypatch, 2)
-    of_gpus = {"get_device_name": ("H200", "T4"), "get_device_capability": ((9, 0), (7, 5))}
-    for name, values in of_gpus.items():
-        monkeypatch.setattr(torch.cuda, name, values.__getitem__)
+    monkeypatch.setenv("GRACE_CUDA_LIBRARY", str(tmp_path / "kernels.so"))
+    (tmp_path / "kernels.txt").write_text("; ".join(code_flags("80", "86", "90a", "100")))
+    expected = {
+        (9, 0): "; runs sm_90a; precisions fp32, bf16, fp8",
+        (8, 9): "; runs sm_86; precisions fp32, bf16",
+        (10, 3): "; runs sm_100; precisions fp32, bf16",
+        (12, 0): "; runs portable code; precisions fp32, bf16",
+        (7, 5): "",
+    }
+    pretend_gpus(monkeypatch, len(expected))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "GPU")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", [*expected].__getitem__)
     findings = json.loads(invoke_grace("doctor", "--json").stdout)["findings"]
-    new, old = (each for each in findings if each["name"].startswith("cuda:"))
-    assert (new["status"], new["found"]) == ("ok", "H200, compute capability 9.0")
-    assert (old["status"], old["found"]) == ("note", "T4, compute capability 7.5")
-    assert old["remedy"] == "compute capability 8.0 is needed: use another GPU, or device cpu"
+    gpus = [each for each in findings if each["name"].startswith("cuda:")]
+    for found, ((major, minor), more) in zip(gpus, expected.items(), strict=True):
+        assert found["found"] == f"GPU, compute capability {major}.{minor}{more}"
+        assert found["status"] == ("ok" if more else "note")
+    assert gpus[-1]["remedy"] == "compute capability 8.0 is needed: use another GPU, or device cpu"
 
 
 @pytest.mark.subprocess

@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 
 from grace.configs.errors import NativeError
-from grace.native.build import BUILD_DIR, CPU, CUDA, ROOT, build, find_nvcc, main, source_digest
+from grace.native.build import (
+    ARCHITECTURES,
+    BUILD_DIR,
+    CPU,
+    CUDA,
+    ROOT,
+    build,
+    find_nvcc,
+    main,
+    source_digest,
+)
 from grace.native.loader import declare, open_library
 
 pytestmark = pytest.mark.subprocess  # most of them run the compiler
@@ -27,8 +37,12 @@ API int twice(const int* in, int count, int* out) {
 }
 """
 LIBRARY, RECORD = CPU.library, f"{CPU.name}.txt"
-SPILLS = {"fp8_products.cu": 8}
-"""Bytes that a kernel may spill: next to 128 sums of a thread, ptxas keeps no address of a tile."""
+SPILLS = {
+    ("fp8_products.cu", "90a"): 8,  # next to 128 sums of a thread, ptxas keeps no address of a tile
+    ("admit_children.cu", "80"): 96,  # 64 registers let as many warps run as on Hopper
+    ("admit_children.cu", "120"): 52,
+}
+"""The most bytes of a kernel's stack frame or spills, by source and GPU; elsewhere none."""
 
 
 @pytest.fixture(scope="module")
@@ -191,26 +205,27 @@ def test_a_library_of_the_cpu_is_not_taken_for_the_gpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.compile
-def test_no_kernel_spills_on_hopper(tmp_path: Path) -> None:
+def test_no_kernel_spills_on_any_gpu(tmp_path: Path) -> None:
     try:
         nvcc = find_nvcc()
     except NativeError as error:
         pytest.skip(f"no nvcc here: {error}")
-    general = [flag for flag in CUDA.flags if not flag.startswith("-gencode")]
-    hopper = ("-gencode=arch=compute_90a,code=sm_90a", "-Xptxas=-v", f"-I{ROOT / 'include'}")
 
     def report(source: Path) -> str:
         """Return what ptxas says about a source."""
-        files = ("-o", str(tmp_path / f"{source.stem}.cubin"), str(source))
-        command = [*nvcc, *general, *hopper, "-cubin", *files]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        files = ("-c", str(source), "-o", str(tmp_path / f"{source.stem}.o"))
+        command = [*nvcc, *CUDA.flags, *CUDA.all_code, "-Xptxas=-v", f"-I{ROOT / 'include'}"]
+        done = subprocess.run([*command, *files], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stderr
 
     sources = sorted((ROOT / "cuda").rglob("*.cu"))
     with ThreadPoolExecutor(2) as pool:
         for source, said in zip(sources, pool.map(report, sources), strict=True):
-            kernels = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores", said)
-            assert kernels, source.name
-            most = max(int(size) for kernel in kernels for size in kernel)
-            assert most <= SPILLS.get(source.name, 0), source.name
+            of_gpus = re.findall(
+                r"for 'sm_(\w+)'(?s:.*?)(\d+) bytes stack frame, (\d+) bytes spill stores", said
+            )
+            assert {gpu for gpu, *_ in of_gpus} == {*ARCHITECTURES}, source.name
+            for gpu, *sizes in of_gpus:
+                allowed = SPILLS.get((source.name, gpu), 0)
+                assert max(map(int, sizes)) <= allowed, (source.name, gpu)

@@ -1,6 +1,8 @@
 """A wheel or an sdist is installed: light, or next to projects that own `proto` and `kernels`."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -8,7 +10,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import triton
 
+from grace.native.build import ARCHITECTURES
 from support import layout
 from support.clone import copy_clone
 from support.command import plain_environment
@@ -22,7 +26,11 @@ STRANGERS = ("proto-plus", "kernels")
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    given, environment = [*map(str, command)], plain_environment(PYTHONPATH="")
+    """Run a command; a wheel that it builds has the GPU kernels."""
+    given, environment = (
+        [*map(str, command)],
+        plain_environment(PYTHONPATH="", GRACE_WHEEL_CUDA="1"),
+    )
     done = subprocess.run(
         given, cwd=cwd, env=environment, capture_output=True, text=True, check=False
     )
@@ -77,6 +85,15 @@ def test_the_wheel_of_the_sdist_has_every_file_and_installs_grace_alone(
     assert {top for top in tops if not top.endswith(".dist-info")} == {"grace"}
 
 
+def test_the_wheel_has_the_kernels_of_every_gpu(wheel: Path, tmp_path: Path) -> None:
+    dumps = str(triton.knobs.nvidia.cuobjdump.path)
+    with zipfile.ZipFile(wheel) as packed:
+        library = packed.extract("grace/native/_build/libgrace_cuda.so", tmp_path)
+    for kind, code in (("elf", ARCHITECTURES), ("ptx", ["80"])):
+        listed = run(dumps, f"--list-{kind}", library, cwd=tmp_path)
+        assert {*re.findall(r"\.sm_(\w+)\.", listed)} == {*code}
+
+
 @pytest.mark.parametrize("order", ["grace first", "grace last"])
 def test_the_demo_runs_from_any_folder_next_to_proto_plus_and_kernels(
     wheel: Path, order: str, tmp_path: Path
@@ -108,6 +125,8 @@ def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     programs = folder / "environment" / "bin"
     run(programs / "python", "-m", "pip", "install", "--quiet", wheel, cwd=folder)
     assert "torch" not in run(programs / "python", "-m", "pip", "list", cwd=folder)
+    findings = json.loads(run(programs / "grace", "doctor", "--json", cwd=folder))["findings"]
+    assert {each["name"]: each["status"] for each in findings}["CUDA kernels"] == "ok"
     return programs
 
 
