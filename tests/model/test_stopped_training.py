@@ -63,7 +63,7 @@ def test_a_stopped_training_goes_on_to_the_weights_of_one_that_was_not_stopped(
         assert not stopped.out.exists()
         assert notes[-1].startswith(f"stopped after step {after} of 60; {kept} keeps the state")
     for other in (replace(stopped, seed=2), replace(stopped, steps=59)):
-        with pytest.raises(InputError, match=r"another recipe, .* of PyTorch; remove"):
+        with pytest.raises(InputError, match=r"another recipe, .* or PyTorch; remove"):
             train_model(other, silent)
     again = train_model(stopped, silent, notes.append)
     assert f"{kept}: the training continues after step 60" in notes
