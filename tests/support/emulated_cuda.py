@@ -36,13 +36,14 @@ EMULATED = replace(
     flags=_FLAGS,
     find_compiler=find_compiler,
     link_flags=("-xnone",),
+    code=(),  # of the host
 )
 PORTABLE = replace(
     EMULATED,
     sources=("cuda/select_beams.cu", "src/abi.cpp"),
     flags=(*_FLAGS, "-D__CUDA_ARCH__=800"),
 )
-"""The portable code of the selection: every GPU except Hopper runs it."""
+"""The portable code of the selection: GPUs before Hopper run it."""
 
 
 @cache
