@@ -46,18 +46,13 @@ LEAST_CAPABILITY = (8, 0)
 """The least compute capability of a GPU: Ampere's, the oldest that the portable code supports."""
 
 ARCHITECTURES = ("80", "86", "89", "90a", "100", "120")
-"""The GPUs whose code a wheel or an image has: of Ampere, Ada, Hopper and Blackwell.
-
-Code for 10.0 also runs on 10.3, and so on with the same first number. Hopper's "a" binds to 9.0.
-"""
+"""Whose code a wheel has. Code for 10.0 also runs on 10.3, and so on; the "a" binds to 9.0."""
 
 
 def code_flags(*architectures: str) -> tuple[str, ...]:
     """Return nvcc's flags for their code, and for portable code, which a driver compiles."""
-    return (
-        *(f"-gencode=arch=compute_{each},code=sm_{each}" for each in architectures),
-        "-gencode=arch=compute_80,code=compute_80",
-    )
+    own = (f"-gencode=arch=compute_{each},code=sm_{each}" for each in architectures)
+    return (*own, "-gencode=arch=compute_80,code=compute_80")
 
 
 def find_compiler() -> tuple[str, ...]:
@@ -107,8 +102,8 @@ class Target:
     command: str  # builds the library
     variable: str  # the environment variable that names another library to load
     link_flags: tuple[str, ...] = ()
-    code: tuple[str, ...] = ()  # the GPUs of a developer's build
-    all_code: tuple[str, ...] = ()  # those of a bare build
+    code: tuple[str, ...] = ()  # flags for the GPUs of a developer's build
+    all_code: tuple[str, ...] = ()  # of a bare build
 
     @property
     def library(self) -> str:
@@ -171,10 +166,7 @@ def build(
     root: Path = ROOT,
     target: Target = CPU,
 ) -> Path:
-    """Make the target's library in `out` (default: the package) current; return its path.
-
-    A bare build is for other machines: it has the code of all GPUs.
-    """
+    """Make the library in `out` (default: the package) current; `bare` has the code of all GPUs."""
     digest = source_digest(root, target)
     if digest is None:
         raise NativeError(f"{root / 'src'}: no C++ sources here; build from a source checkout")
@@ -210,8 +202,8 @@ def code_for(capability: tuple[int, int], library: Path) -> str | None:
     """Return the newest code of a library that a GPU runs: `sm_89`; None: the portable code."""
     found = None
     for code, major, minor, bound in re.findall(r"code=(sm_(\d+)(\d)(a?))", _record_of(library)):
-        own = int(major), int(minor)
-        if own == capability or (own[0] == capability[0] and own < capability and not bound):
+        older = int(major) == capability[0] and int(minor) < capability[1] and not bound
+        if older or (int(major), int(minor)) == capability:
             found = code
     return found
 
@@ -273,9 +265,7 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--cuda", action="store_true", help="the GPU kernels, with nvcc")
     kind.add_argument("--sanitize", action="store_true", help="address and undefined behaviour")
-    parser.add_argument(
-        "--bare", action="store_true", help="for a wheel: code of all GPUs, no objects kept"
-    )
+    parser.add_argument("--bare", action="store_true", help="for a wheel: all GPUs, no objects")
     chosen = parser.parse_args(arguments)
     target = CUDA if chosen.cuda else CPU
     out = chosen.out or root / BUILD_DIR.name / ("sanitized" if chosen.sanitize else "")

@@ -89,6 +89,8 @@ def _torch() -> Iterator[Finding]:
         return
     try:
         import torch
+
+        from grace.kernels.load import FP8_CAPABILITY
     except (ImportError, OSError) as error:
         yield Finding("torch loads", "fault", f"no: {error}", REINSTALL)
         return
@@ -100,8 +102,6 @@ def _torch() -> Iterator[Finding]:
         shown, needed = (".".join(map(str, each)) for each in (capability, LEAST_CAPABILITY))
         found = f"{torch.cuda.get_device_name(number)}, compute capability {shown}"
         if capability >= LEAST_CAPABILITY:
-            from grace.kernels.load import FP8_CAPABILITY
-
             code = code_for(capability, library_path(CUDA)) or "portable code"
             fp8 = ", fp8" if capability == FP8_CAPABILITY else ""
             found += f"; runs {code}; precisions fp32, bf16{fp8}"

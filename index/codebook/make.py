@@ -49,11 +49,7 @@ def make_codebook(
     rows = sample.rows()
     progress("learn levels", 0, len(codes))
     codebook = learn(
-        rows,
-        codes,
-        spec.balance,
-        spec.seed,
-        lambda at: progress("learn levels", at, len(codes)),
+        rows, codes, spec.balance, spec.seed, lambda at: progress("learn levels", at, len(codes))
     )
     space = spec.sid_space or default_space(out, codebook)
     tokens, report = _encode(items, len(ids), codebook, space, progress)

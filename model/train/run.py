@@ -27,13 +27,7 @@ from grace.model.train.evaluate import CUTOFFS, Search, ranked, rounded, validat
 from grace.model.train.interactions import HistoryBatches, history_input
 from grace.model.train.log_reader import ReadLog, catalogue_of, read_log
 from grace.model.train.loop import Progress, fit, reproducible
-from grace.model.train.recipe import (
-    RECIPE_FILE,
-    Recipe,
-    TrainingConfig,
-    read_recipe,
-    recipe_for,
-)
+from grace.model.train.recipe import RECIPE_FILE, Recipe, TrainingConfig, read_recipe, recipe_for
 from grace.model.train.unfinished import Unfinished
 
 _STATE = 1  # the version of the state that an unfinished training keeps
