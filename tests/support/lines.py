@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 PARTS = {
-    "product": ("proto configs native index kernels model server client cli docker", 50_700),
+    "product": ("proto configs native index kernels model server client cli docker", 51_000),
     "bench and catalogues": ("bench catalogues", 14_500),
     "tests": ("tests native/tests", 40_000),
 }
