@@ -235,6 +235,7 @@ class Server:
         await self._listeners.set_health(serving=True)
         facts = {"snapshot_version": pair.snapshot.facts.version, "checkpoint": pair.checkpoint}
         engine = {**asdict(pair.model.engine), **asdict(pair.eligibility)}
+        engine["fp8_clipped"] = state.fp8_clipped  # while it warmed up
         LOG.info("ready", extra={"device": config.device, **facts, **engine})
 
     async def _serve_and_end(self) -> NoReturn:

@@ -83,5 +83,10 @@ class ServerState:
         """Ads of the served snapshot that are stopped."""
         return 0 if self.pair is None else self.pair.live.ads_stopped
 
+    @property
+    def fp8_clipped(self) -> int:
+        """Numbers that the served model has clipped to the range of fp8."""
+        return 0 if self.pair is None else self.pair.model.generation.fp8_clipped
+
     def sheds(self, priority: Priority) -> bool:
         return self.pipeline is not None and self.pipeline.scheduler.sheds(priority)

@@ -3,8 +3,9 @@
 A weight is rounded once, with a scale per output channel. The operation that computes rows rounds
 them. The residual stream stays in bfloat16 and has a rounded copy: an addition rounds its new rows
 times twice the RMS factor of the old ones. So no operation looks for a row's largest number.
-Numbers above 448, the largest in e4m3, become 448. Only the first addition may make a row many
-times as large as before, so `round_grown` follows it.
+Numbers above 448, the largest in e4m3, become 448. No number of a row exceeds its norm, so only a
+row that outgrew its scale can have such numbers. The first addition may make a row many times as
+large as before, so `round_grown` follows it; later ones count what they clip.
 
 Rounded columns are in the order in which a GPU's threads hold them: within 128 columns, column
 8 j + 2 q + e is at 32 q + 2 j + e. A weight that is multiplied by them has its columns in the same
@@ -24,7 +25,7 @@ from grace.kernels.products.row_factors import row_factors_reference
 from grace.kernels.row_stable import linear, sigmoid
 
 E4M3 = torch.float8_e4m3fn
-LARGEST = 448.0  # the largest number of e4m3
+LARGEST, LARGEST_BITS = 448.0, 0x7E  # the largest number of e4m3
 
 ORDERED = 128
 """Number of columns that are reordered together. The width of rounded rows is a multiple of it."""
@@ -36,9 +37,6 @@ Order: TypeAlias = Literal["plain", "ordered", "gated"]
 """The order of columns: unchanged, that of rounded rows, or that of gated hidden rows."""
 
 HEADROOM = 2.0  # the scale of a row, divided by its RMS factor before the last addition
-
-GROWN = 8.0
-"""A row that grows by more than this factor is rounded again, so that fewer numbers are clipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +81,7 @@ class Addition:
     # for each
     request_scales: Tensor | None
     eps: float
+    clipped: Tensor | None = None  # int64 [1]: the numbers of rows that became LARGEST are added
 
     def check(self) -> None:
         check_product(self.rounded, self.weight)
@@ -94,6 +93,8 @@ class Addition:
             require_tensor("request_scales", scales, torch.float32, requests=requests)
             if requests == 0 or count % requests:
                 raise ValueError(f"rows must be equally many per request: {count} of {requests}")
+        if self.clipped is not None:
+            require_tensor("clipped", self.clipped, torch.int64, counters=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,16 +176,24 @@ def add_product_reference(given: Addition) -> RoundedRows:
     scales = HEADROOM * given.row_factors
     factors = row_factors_reference(new, given.eps)
     copy = ordered(to_e4m3(new * scales.unsqueeze(1)))
+    if given.clipped is not None:
+        numbers = copy.view(torch.uint8)[outgrew(given.row_factors, factors, new.shape[1])]
+        given.clipped.add_((numbers & 0x7F == LARGEST_BITS).sum())
     return RoundedRows(given.rows.copy_(new), factors, copy, factors / scales)
 
 
+def outgrew(before: Tensor, factors: Tensor, d: int) -> Tensor:
+    """Return the rows whose norm, with the scale of before the addition, is beyond LARGEST."""
+    return (before * HEADROOM).square() * d > (factors * LARGEST).square()
+
+
 def round_grown_reference(rows: RoundedRows, before: Tensor) -> None:
-    """Round again, with new scales, the rows that became more than `GROWN` times as large.
+    """Round again, with new scales, the rows that outgrew their scales.
 
     before  float32 [rows]   the RMS factors of the rows before the addition
     """
     require_tensor("before", before, torch.float32, rows=len(rows.rows))
-    grown = before > GROWN * rows.row_factors
+    grown = outgrew(before, rows.row_factors, rows.rows.shape[1])
     scales = HEADROOM * rows.row_factors[grown]
     again = ordered(to_e4m3(rows.rows[grown].float() * scales.unsqueeze(1)))
     rows.rounded.view(torch.uint8)[grown] = again.view(torch.uint8)

@@ -79,6 +79,10 @@ class Generation(Protocol):
         """The decoder's products that compute with e4m3."""
 
     @property
+    def fp8_clipped(self) -> int:
+        """The numbers that e4m3 has clipped so far. It waits for no batch."""
+
+    @property
     def graphs(self) -> int:
         """The number of CUDA graphs that it recorded."""
 
@@ -96,7 +100,7 @@ class PlainGeneration:
 
     memo = None
     fp8_products: tuple[Fp8Product, ...] = ()
-    graphs = 0
+    fp8_clipped = graphs = 0
 
     def __init__(self, model: AnyModel, ops: Ops) -> None:
         self._model = model

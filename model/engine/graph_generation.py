@@ -82,6 +82,10 @@ class GraphGeneration(Generic[Stage, Inputs]):
         self._done.record(torch.cuda.current_stream(fast.device))
 
     @property
+    def fp8_clipped(self) -> int:
+        return self._fast.fp8_clipped
+
+    @property
     def graphs(self) -> int:
         return len(self._calls) + self._fast.graphs
 

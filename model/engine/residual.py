@@ -54,6 +54,7 @@ class StreamWeights:
     embed: Tensor  # in the type of all weights that are not rounded
     products: Products = field(default_factory=Products)
     rounded: fp8.RoundedOps | None = None  # the products with rounded weights; None without them
+    clipped: Tensor | None = None  # int64 [1]: counts the rows' numbers that e4m3 clipped
 
     @property
     def device(self) -> torch.device:
@@ -104,10 +105,12 @@ class Residual:
     def add(self, x: Tensor, weight: Weight, request_scales: Tensor | None = None) -> None:
         """Add x W^T. `x` has the weight's `input_type`; `request_scales` are for rounded ones."""
         if isinstance(weight, fp8.RoundedWeight):
-            before = self.row_factors
-            addition = fp8.Addition(self.rows, before, x, weight, request_scales, self._eps)
-            self._copy = self._rounded_ops.add_product(addition)
-            if self._grows or not self._is_changed:
+            before, repairs = self.row_factors, self._grows or not self._is_changed
+            counter = None if repairs else self._weights.clipped
+            self._copy = self._rounded_ops.add_product(
+                fp8.Addition(self.rows, before, x, weight, request_scales, self._eps, counter)
+            )
+            if repairs:
                 self._rounded_ops.round_grown(self._copy, before)
             self._factors = self._copy.row_factors
         else:

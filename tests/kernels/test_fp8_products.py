@@ -100,6 +100,20 @@ def grown_rows(device: torch.device) -> tuple[RoundedRows, Tensor]:
     return REFERENCE_ROUNDED.add_product(Addition(rows, before, x, weight, None, EPS)), before
 
 
+@pytest.mark.parametrize("device", [CPU, pytest.param(GPU, marks=pytest.mark.gpu)])
+def test_an_addition_counts_the_numbers_that_it_clips(device: torch.device) -> None:
+    """Row 1 gets numbers beyond 448; so do no others, and row 2 only nearly."""
+    weight = RoundedWeight.of(torch.eye(128, device=device), reads="plain")
+    rows = torch.ones((300, 128), dtype=torch.bfloat16, device=device)
+    x = torch.zeros((300, 128), device=device)
+    x[1, :5], x[1, 5], x[2, 0] = 400.0, -400.0, 200.0
+    clipped = torch.full((1,), 3, device=device)
+    given = Addition(rows, torch.ones(300, device=device), to_e4m3(x), weight, None, EPS, clipped)
+    got = load_rounded_ops(device).add_product(given)
+    assert int(clipped) == 3 + 6
+    assert int((got.rounded.float().abs() == LARGEST).sum()) == 6
+
+
 def test_a_requests_scale_multiplies_its_rows_alone() -> None:
     weight = weight_of(128, 128, reads="plain", device=CPU)
     x, scales = to_e4m3(normal(6, 128, 4)), torch.tensor([0.5, 3.0])
@@ -161,9 +175,11 @@ def test_a_gpu_computes_the_same(rows: int, outs: int, inner: int) -> None:
         mine = 3 * normal(rows, outs, 9, GPU).bfloat16()
         theirs = mine.clone()
         before = round_rows_reference(mine, EPS).row_factors
-        given = Addition(mine, before, x, weight, scales, EPS)
+        counters = torch.zeros(2, 1, dtype=torch.int64, device=GPU)
+        given = Addition(mine, before, x, weight, scales, EPS, counters[0])
         got = ops.add_product(given)
-        expected = REFERENCE_ROUNDED.add_product(replace(given, rows=theirs))
+        expected = REFERENCE_ROUNDED.add_product(replace(given, rows=theirs, clipped=counters[1]))
+        assert counters.sum() == 0
         torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=1e-1)
         torch.testing.assert_close(got.row_factors, expected.row_factors, rtol=2e-3, atol=0)
         torch.testing.assert_close(got.rounded_factors, expected.rounded_factors, rtol=2e-3, atol=0)

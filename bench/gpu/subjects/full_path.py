@@ -136,7 +136,7 @@ class _RungGeneration:
         engine, self._search = around.engine, search
         self.memo: PrefixMemo | None = engine.memo
         self.fp8_products: tuple[Fp8Product, ...] = ()
-        self.graphs = 1
+        self.fp8_clipped, self.graphs = 0, 1
         self._features: Features | None = around.recorded  # on a CPU, those of the batch
         search.point_at(users)
 

@@ -37,6 +37,10 @@ class FastGeneration:
         self._weights = weights_in(folded, precision, settings.fp8_keep)
         self._encoder = fast_encoder(model, dtype, load_encoder_ops(self.device))
 
+    @property
+    def fp8_clipped(self) -> int:
+        return 0 if self._weights.clipped is None else int(self._weights.clipped)
+
     def recorded(self, stage: FastStage, bucket: int, _: GraphMemory) -> PlacedLookups:
         return stage.recorded(bucket)
 

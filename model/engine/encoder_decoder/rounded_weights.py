@@ -53,6 +53,7 @@ def weights_in(
         layers=tuple(_layer(own, other, names) for own, other in given),
         qkv=tuple(_rounded(x, "ordered") for x in balanced.qkv) if "qkv" in names else plain.qkv,
         rounded=load_rounded_ops(folded.device),
+        clipped=torch.zeros(1, dtype=torch.int64, device=folded.device),
         value_norms=_value_norms(folded) if "cross_out" in names else None,
     )
 

@@ -1,9 +1,10 @@
 // Products of rows and weights rounded to e4m3, and what a decoder's layer does with each result.
+// Without more to do, a product is cuBLASLt's (kernels/products/fp8_products_cuda.py).
 //
 // Weights and rows stream through shared memory: a warp starts their copies several stages ahead.
 // Two groups of four warps take turns. While one multiplies, the other writes the results of its
 // tile, so the tensor cores wait for neither results nor residual. One more warp for each group
-// moves tiles of 16-bit results; a residual arrives while its product is summed.
+// moves tiles of the residual, which arrive while their products are summed.
 //
 // Threads write a rounded result in the order in which they hold it, 32 bytes at a time:
 // kernels/products/fp8_products.py has the order, in which the next weight's columns are, too.
@@ -22,15 +23,11 @@ using grace::kWarp;
 namespace hopper = grace::hopper;
 
 enum class Result : int64_t {
-  kRows,      // out = x W^T in bfloat16
   kResidual,  // out += x W^T in bfloat16, the new rows rounded, and the sums of their squares
   kHidden,    // the ReLU of x W^T, rounded
   kGated,    // silu(gate) * value, rounded: columns 2 j and 2 j + 1 of x W^T are its gate and value
   kLogSums,  // the largest number of each row and tile of x W^T, and the sum of exp relative to it
 };
-
-template <Result kResult>
-constexpr bool kStoresTiles = kResult == Result::kRows || kResult == Result::kResidual;
 
 // The kernel multiplies a number by its row's factor and `times` before it rounds it or sums its
 // exp. It rounds the new rows with kResidual, and the hidden ones with kHidden and kGated.
@@ -62,7 +59,7 @@ constexpr int kTileBytes = kTile * kTile * 2;
 struct Barriers {
   uint64_t full[kStages], empty[kStages];
   uint64_t turn[2];       // the group may multiply
-  uint64_t tile_full[2];  // of a group's tile: the residual is there, or the tile is free
+  uint64_t tile_full[2];  // of a group's tile: the residual is there
   uint64_t tile_done[2];  // the group has written its results
 };
 
@@ -131,7 +128,7 @@ struct Scales {
       if (kResult == Result::kResidual && p.request_scales != nullptr && live) {
         requests[i] = p.request_scales[static_cast<uint32_t>(at) / static_cast<uint32_t>(p.beams)];
       }
-      if (kResult != Result::kRows && live) factors[i] = p.times * p.row_factors[at];
+      if (live) factors[i] = p.times * p.row_factors[at];
     }
   }
 
@@ -162,9 +159,7 @@ __device__ void write_results(const Product& p, const float (&sums)[kHalf], cons
       const float2 by = scales.columns[at];
       const float factor = scales.factors[2 * lower + half];
       float low = sums[4 * at + 2 * half] * by.x, high = sums[4 * at + 2 * half + 1] * by.y;
-      if (kResult == Result::kRows) {
-        numbers[part] = bfloat16_pair(low, high);
-      } else if (kResult == Result::kResidual) {
+      if (kResult == Result::kResidual) {
         low = fmaf(low, scales.requests[2 * lower + half], __uint_as_float(numbers[part] << 16));
         high = fmaf(high, scales.requests[2 * lower + half],
                     __uint_as_float(numbers[part] & 0xffff0000u));
@@ -181,12 +176,12 @@ __device__ void write_results(const Product& p, const float (&sums)[kHalf], cons
         pair[half][part / 2] = rounded_pair(low < 0.0f ? 0.0f : low, high < 0.0f ? 0.0f : high);
       }
     }
-    if (kStoresTiles<kResult>) hopper::store_matrices(address, numbers);
+    if (kResult == Result::kResidual) hopper::store_matrices(address, numbers);
     if (kResult == Result::kGated) {
       for (int half = 0; half < 2; ++half) {
         gated[half][eight / 4] |= rounded_pair(hidden[half][0], hidden[half][1]) << eight % 4 * 8;
       }
-    } else if (kResult != Result::kRows) {
+    } else {
       bytes[0][eight / 2] = pair[0][0] | pair[0][1] << 16;
       bytes[1][eight / 2] = pair[1][0] | pair[1][1] << 16;
     }
@@ -199,7 +194,7 @@ __device__ void write_results(const Product& p, const float (&sums)[kHalf], cons
       auto* to = reinterpret_cast<uint4*>(static_cast<uint8_t*>(p.rounded) + own * (p.outs / 2) +
                                           column / 2 + quarter * 16);
       *to = make_uint4(gated[half][0], gated[half][1], gated[half][2], gated[half][3]);
-    } else if (kResult != Result::kRows && live) {
+    } else if (kResult != Result::kGated && live) {
       auto* to = reinterpret_cast<uint4*>(static_cast<uint8_t*>(p.rounded) + own * p.outs + column +
                                           quarter * 32);
       to[0] = make_uint4(bytes[half][0], bytes[half][1], bytes[half][2], bytes[half][3]);
@@ -295,21 +290,17 @@ __global__ void __launch_bounds__(kThreads, 1)
           if (++stage == kStages) stage = 0, parity ^= 1;
         }
       }
-    } else if (warp < 3 && kStoresTiles<kResult>) {
+    } else if (warp < 3 && kResult == Result::kResidual) {
       const int own = warp - 1;
       unsigned char* results = tiles_memory + own * kTileBytes;
       uint32_t parity = 0;
       for (uint32_t tile = blockIdx.x + own * gridDim.x; tile < tiles.count();
            tile += 2 * gridDim.x) {
         const auto [row, column] = tiles.start(tile);
-        if (kResult == Result::kResidual) {
-          hopper::arrive_expecting(&barriers.tile_full[own], kTileBytes);
-          hopper::load_box(results, out_map, &barriers.tile_full[own], column, row);
-          hopper::load_box(results + kBoxBytes, out_map, &barriers.tile_full[own],
-                           column + kBoxColumns, row);
-        } else {
-          hopper::arrive(&barriers.tile_full[own]);
-        }
+        hopper::arrive_expecting(&barriers.tile_full[own], kTileBytes);
+        hopper::load_box(results, out_map, &barriers.tile_full[own], column, row);
+        hopper::load_box(results + kBoxBytes, out_map, &barriers.tile_full[own],
+                         column + kBoxColumns, row);
         hopper::wait(&barriers.tile_done[own], parity);
         parity ^= 1;
         hopper::store_box(out_map, results, column, row);
@@ -358,7 +349,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     hopper::settle(lower);
     if (first) hopper::arrive(&barriers.empty[before]);
     at += 2 * steps;
-    if (kStoresTiles<kResult>) hopper::wait(&barriers.tile_full[group], turn);
+    if (kResult == Result::kResidual) hopper::wait(&barriers.tile_full[group], turn);
     turn ^= 1;
     if constexpr (kResult == Result::kLogSums) {
       write_log_sums(p, upper, scales, 0, row, column);
@@ -367,7 +358,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       write_results<kResult>(p, upper, scales, results, 0, row, column);
       write_results<kResult>(p, lower, scales, results, 1, row, column);
     }
-    if (kStoresTiles<kResult>) {
+    if (kResult == Result::kResidual) {
       hopper::publish_shared();
       hopper::arrive(&barriers.tile_done[group]);
     }
@@ -409,9 +400,8 @@ CUtensorMap map_of(const void* matrix, CUtensorMapDataType type, int64_t bytes, 
 using Kernel = void (*)(CUtensorMap, CUtensorMap, CUtensorMap, Product);
 
 // The kernel of each Result, in its order.
-constexpr Kernel kKernels[] = {fp8_product<Result::kRows>, fp8_product<Result::kResidual>,
-                               fp8_product<Result::kHidden>, fp8_product<Result::kGated>,
-                               fp8_product<Result::kLogSums>};
+constexpr Kernel kKernels[] = {fp8_product<Result::kResidual>, fp8_product<Result::kHidden>,
+                               fp8_product<Result::kGated>, fp8_product<Result::kLogSums>};
 
 void launch_product(void* stream, const Product& p, int64_t blocks) {
   constexpr auto kBytes = CU_TENSOR_MAP_DATA_TYPE_UINT8;
