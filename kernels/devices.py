@@ -1,10 +1,11 @@
-"""The devices that GRACE computes on, the one line for a device that is not there, and copies of
-large arrays to one without delaying other work on it.
+"""The devices that GRACE computes on, the line for one that is not there, what a GPU offers to
+kernels, and copies of large arrays to a device without delaying other work on it.
 
 torch's own answer is a traceback, which differs with its build, the driver and the first call.
 """
 
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from grace.configs.errors import DeviceError
 
+HOPPER, RTX_BLACKWELL = (9, 0), (12, 0)  # compute capabilities
 PIECE_BYTES = 4 << 20
 
 
@@ -54,6 +56,36 @@ def _unknown(name: str, option: str, instead: str) -> DeviceError:
     return DeviceError(
         f"{option} {name!r}: no device that GRACE computes on; use cuda:0, or {instead}"
     )
+
+
+class Limits(NamedTuple):
+    capability: tuple[int, int]
+    block_memory: int  # bytes of shared memory that a block may have
+
+
+@cache
+def limits_of(device: torch.device) -> Limits:
+    """Return a GPU's limits; for a CPU, which interprets kernels, those of a small GPU."""
+    if device.type != "cuda":
+        return Limits((8, 6), 101_376)
+    require_device(device)
+    found = torch.cuda.get_device_properties(device)
+    # Each block of an SM takes 1 KB more than it asks for.
+    return Limits((found.major, found.minor), found.shared_memory_per_multiprocessor - 1024)
+
+
+def reads_operands(device: torch.device) -> bool:
+    """Return whether tensor cores read operands from shared memory, as those of Hopper and B200.
+
+    In Ampere, Ada and RTX Blackwell, operands take registers, which leave less for sums.
+    """
+    return HOPPER <= limits_of(device).capability < RTX_BLACKWELL
+
+
+def side_of_tile(device: torch.device, most: int, *, wide: bool) -> int:
+    """Return the most queries or keys of a tile, half as many if operands of `wide` heads take
+    registers."""
+    return most // 2 if wide and not reads_operands(device) else most
 
 
 def staged_copy(array: npt.NDArray[Any], device: torch.device) -> Tensor:

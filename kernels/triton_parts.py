@@ -7,15 +7,12 @@ time, and computes the same. CUDA calls this programmatic dependent launch; it n
 capability 9.0.
 """
 
-from functools import cache
-
 import torch
 import triton
 import triton.language as tl
 
-from grace.kernels.devices import require_device
+from grace.kernels.devices import HOPPER, limits_of
 
-_LEAST_CAPABILITY = (9, 0)
 _MOST_ROWS = 2048
 
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -28,16 +25,8 @@ def early_launch(device: torch.device, rows: int = 0) -> dict[str, bool]:
     `rows` are a decoder's. With many of them a GPU is at its limit of power, and on an H200 early
     launches then cost more than they save.
     """
-    early = rows <= _MOST_ROWS and _possible(device)
+    early = rows <= _MOST_ROWS and limits_of(device).capability >= HOPPER
     return {"early": True, "launch_pdl": True} if early else {"early": False}
-
-
-@cache
-def _possible(device: torch.device) -> bool:
-    if device.type != "cuda":
-        return False
-    require_device(device)
-    return torch.cuda.get_device_capability(device) >= _LEAST_CAPABILITY
 
 
 @triton.jit

@@ -4,7 +4,8 @@
   block of beams after the other through them, while the queries of the next block load.
 * A user context is short, so its scores fit one tile: the softmax needs one pass, and scores and
   weights stay in registers. Longer contexts, and float32, which tensor cores do not multiply, go
-  through `_long_context`, block by block with a running maximum.
+  through `_long_context`, block by block with a running maximum. So do contexts that would not
+  fit the shared memory of a smaller GPU.
 * The RMS factor multiplies scores, not queries, and queries of a memo are gathered in place.
 
 The kernel pads sizes that are not powers of two. It assumes d contiguous.
@@ -19,9 +20,11 @@ from torch import Tensor
 
 from grace.kernels.attention.cross_attention import BeamQueries
 from grace.kernels.checks import require_contiguous, require_whole_rows
+from grace.kernels.devices import limits_of, side_of_tile
 from grace.kernels.triton_parts import LOG2_E, add_keys, await_kernel_before, early_launch, padded
 
-_CONTEXT_BYTES = 131072  # of keys and values in shared memory; queries need the rest
+_BEAMS = 64  # of a block, at most
+_CONTEXT_BYTES = 131072  # of keys and values in shared memory, at most
 _PROGRAMS = 256  # that an H200 runs at once, two per SM
 
 
@@ -41,8 +44,10 @@ def cross_attention_triton(given: BeamQueries, programs: int = _PROGRAMS) -> Ten
     require_contiguous(queries=queries, key_mask=key_mask)
     require_whole_rows(keys=keys, values=values)
     rows, beams = given.rows, given.rows // requests
-    context_bytes = 2 * padded(tokens) * padded(d_head) * keys.element_size()
-    whole = queries.dtype != torch.float32 and context_bytes <= _CONTEXT_BYTES
+    row_bytes = padded(d_head) * keys.element_size()
+    context_bytes, block_bytes = 2 * padded(tokens) * row_bytes, _BEAMS * row_bytes
+    fits = context_bytes + 2 * block_bytes <= limits_of(keys.device).block_memory
+    whole = queries.dtype != torch.float32 and context_bytes <= _CONTEXT_BYTES and fits
     tiles = _tiles_of(beams, keys, whole, programs)
     dtype = given.dtype or queries.dtype
     out = torch.empty((rows, heads * d_head), dtype=dtype, device=queries.device)
@@ -78,12 +83,13 @@ def cross_attention_triton(given: BeamQueries, programs: int = _PROGRAMS) -> Ten
 
 def _tiles_of(beams: int, keys: Tensor, whole: bool, programs: int) -> _Tiles:
     """`programs` is the number that the GPU runs at once."""
-    requests, heads, tokens, _ = keys.shape
+    requests, heads, tokens, d_head = keys.shape
     if keys.dtype == torch.float32:
         return _Tiles(beams=16, keys=32, turns=1, stages=1)
-    block_beams = min(64, padded(beams))
+    block_beams = min(_BEAMS, padded(beams))
     if not whole:
-        return _Tiles(block_beams, keys=64, turns=1, stages=2)
+        most = side_of_tile(keys.device, 64, wide=d_head > 128)
+        return _Tiles(min(most, block_beams), keys=most, turns=1, stages=2)
     # Every program runs at once, with as many turns as that takes.
     blocks = triton.cdiv(beams, block_beams)
     turns = min(blocks, max(1, requests * heads * blocks // programs))

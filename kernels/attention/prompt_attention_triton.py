@@ -17,6 +17,7 @@ from torch import Tensor
 
 from grace.kernels.attention.prompt_attention import Heads, PromptQueries, PromptTokens
 from grace.kernels.checks import require_contiguous, require_tensor
+from grace.kernels.devices import side_of_tile
 from grace.kernels.triton_parts import LOG2_E, add_keys, await_kernel_before, early_launch, padded
 
 _PLACED_ROWS = 16  # of a program
@@ -49,7 +50,7 @@ def _attended(given: PromptTokens, own: PromptQueries | None, beams: int) -> Ten
     rows, inner = queries.shape
     _, _, kv_heads, d_head = pairs.shape
     requests = len(given.offsets) - 1
-    tiles = _tiles_of(beams * group, d_head, queries.dtype)
+    tiles = _tiles_of(beams * group, d_head, queries)
     out = torch.empty((rows, inner), dtype=given.dtype or queries.dtype, device=queries.device)
     if rows:
         _attend[(triton.cdiv(beams * group, tiles.queries), kv_heads, requests)](
@@ -76,10 +77,12 @@ def _attended(given: PromptTokens, own: PromptQueries | None, beams: int) -> Ten
     return out
 
 
-def _tiles_of(queries: int, d_head: int, dtype: torch.dtype) -> _Tiles:
-    if dtype == torch.float32:
+def _tiles_of(count: int, d_head: int, queries: Tensor) -> _Tiles:
+    if queries.dtype == torch.float32:
         return _Tiles(16, 32, warps=4, stages=1)
-    return _Tiles(min(64, padded(queries)), 64, warps=4, stages=3 if d_head <= 128 else 2)
+    wide = d_head > 128
+    most = side_of_tile(queries.device, 64, wide=wide)
+    return _Tiles(min(most, padded(count)), most, warps=4, stages=2 if wide else 3)
 
 
 @triton.jit

@@ -4,8 +4,8 @@ What makes it fast: a program takes a block of queries of one head through the r
 by block with a running maximum, on tensor cores. It reads queries, keys and values in place, in the
 layout of the products before it, and writes the layout that the next product reads. The kernel pads
 sizes that are not powers of two, and the keys after the last whole block have a tile of their size.
-Sequences of different lengths are parts of one launch. In a large launch a copy engine of the SM
-loads keys and values. It needs no addresses in registers, so more programs fit an SM.
+Sequences of different lengths are parts of one launch. In a large launch on Hopper or B200, a copy
+engine loads keys and values. It needs no addresses in registers, so more programs fit an SM.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from grace.kernels.checks import require_contiguous, require_whole_rows
+from grace.kernels.devices import reads_operands, side_of_tile
 from grace.kernels.encoder.encoder_attention import Part, TokenQueries
 from grace.kernels.triton_parts import LOG2_E, add_keys, await_kernel_before, early_launch, padded
 
@@ -48,7 +49,7 @@ def encoder_attention_triton(given: TokenQueries) -> Tensor:
     own = (Part(0, count, 0, tokens),) if parts is None else parts
     most_queries = max((part.queries for part in own), default=0)
     key_counts = [part.keys for part in own]
-    tiles = _tiles_of(queries.dtype, most_queries, key_counts, padded(inner // heads))
+    tiles = _tiles_of(queries, most_queries, key_counts, padded(inner // heads))
     blocks = sum(triton.cdiv(part.queries, tiles.queries) for part in own)
     rest = _rest(key_counts, tiles.keys)
     maps: tuple[TensorDescriptor | None, ...] = (None, None)
@@ -87,19 +88,22 @@ def encoder_attention_triton(given: TokenQueries) -> Tensor:
     return out
 
 
-def _tiles_of(dtype: torch.dtype, queries: int, key_counts: Sequence[int], d_pad: int) -> _Tiles:
+def _tiles_of(queries: Tensor, count: int, key_counts: Sequence[int], d_pad: int) -> _Tiles:
     """Return what was fastest on an H200 for 16 requests, 8 heads of 64 and up to 260 tokens."""
     most_queries, most_keys, warps = 64, 128, 4  # fewer turns than with 64
-    if dtype == torch.float32:
+    if queries.dtype == torch.float32:
         most_queries, most_keys = 32, 32  # no tensor cores: what the registers hold
     elif d_pad > 128:
         most_keys, warps = 32, 8  # fewer warps could not hold the sums
     elif d_pad > 64:
         most_keys = 64  # with more, two stages leave room for one program per SM
+    most_queries, most_keys = (
+        side_of_tile(queries.device, most, wide=d_pad > 64) for most in (most_queries, most_keys)
+    )
     keys = min(most_keys, padded(max(key_counts, default=0)))
     if keys > 64:
         keys = min(keys, 64, key=lambda tile: (_padded_keys(key_counts, tile), -tile))
-    return _Tiles(min(most_queries, padded(queries)), keys, warps, stages=2)
+    return _Tiles(min(most_queries, padded(count)), keys, warps, stages=2)
 
 
 def _rest(key_counts: Sequence[int], tile: int) -> int:
@@ -115,7 +119,8 @@ def _padded_keys(key_counts: Sequence[int], tile: int) -> int:
 def _mappable(keys: Tensor, values: Tensor, heads: int, tiles: _Tiles) -> bool:
     """Return whether a copy engine can load blocks, and few registers hold the rest."""
     (_, tokens, inner), size = keys.shape, keys.element_size()
-    fits = size == 2 and inner // heads == 64 and (tiles.queries, tiles.keys) == (64, 64)
+    block = inner // heads, tiles.queries, tiles.keys
+    fits = reads_operands(keys.device) and size == 2 and block == (64, 64, 64)
     return fits and all(
         each.stride(0) == tokens * each.stride(1)
         and each.data_ptr() % 16 == 0

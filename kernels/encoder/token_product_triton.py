@@ -18,6 +18,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from grace.kernels.checks import require_whole_rows
+from grace.kernels.devices import reads_operands
 from grace.kernels.encoder import token_product
 from grace.kernels.triton_parts import await_kernel_before, early_launch
 
@@ -43,7 +44,7 @@ def token_product_triton(given: token_product.TokenProduct) -> Tensor:
     other, norm, squares = given.other, given.norm, given.squares
     require_whole_rows(x=x, weight=weight, out=out, other=other)
     batch, wide, inner = len(x), weight.shape[1], x.shape[2]
-    tiles = _tiles_of(x.dtype, [batch * run.length for run in runs], wide, after)
+    tiles = _tiles_of(x, [batch * run.length for run in runs], wide, after)
     row_tiles = sum(triton.cdiv(batch * run.length, tiles.rows) for run in runs)
     other_strides = (0, 0) if other is None else other.stride()[:2]
     if row_tiles and wide:
@@ -108,16 +109,14 @@ def share_user_triton(
     return mean, mean_squares
 
 
-def _tiles_of(
-    dtype: torch.dtype, rows: Sequence[int], wide: int, after: token_product.After
-) -> _Tiles:
+def _tiles_of(x: Tensor, rows: Sequence[int], wide: int, after: token_product.After) -> _Tiles:
     """Return the largest tiles of which there are enough, as measured on an H200."""
-    if dtype == torch.float32:
+    if x.dtype == torch.float32:
         return _Tiles(32, 32, 32, 4, 2)  # no tensor cores: what the registers hold
     if max(rows, default=0) <= 64:
         return _Tiles(16, 32, 128, 4, 3)
-    # A gate's numbers would not fit the registers of the largest.
-    for tiles, least in _LARGEST_FIRST[after == "gate" :]:
+    # A gate's numbers, or a product's operands, would not fit the registers of the largest.
+    for tiles, least in _LARGEST_FIRST[after == "gate" or not reads_operands(x.device) :]:
         programs = sum(triton.cdiv(each, tiles.rows) for each in rows) * (wide / tiles.columns)
         if programs >= least:
             return tiles

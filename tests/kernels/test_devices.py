@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from grace.configs.errors import DeviceError
 from grace.configs.extras import install_command
 from grace.kernels import device_named, load_ops, require_device, require_fp8
-from grace.kernels.devices import PIECE_BYTES, staged_copy
+from grace.kernels.devices import PIECE_BYTES, Limits, limits_of, staged_copy
 from support.command import run_python
 from support.pretended_gpus import pretend_gpus
 
@@ -123,15 +124,17 @@ def test_a_gpu_that_lacks_instructions_is_refused_by_its_name(
 
 
 @pytest.mark.parametrize("major", [8, 9, 10])
-def test_gpus_from_hopper_on_launch_the_kernels_of_few_rows_early(
+def test_a_gpus_limits_are_read_and_from_hopper_on_kernels_of_few_rows_are_launched_early(
     major: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("triton")
     from grace.kernels.triton_parts import early_launch
 
     pretend_gpus(monkeypatch, count=major + 1)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (major, 0))
+    found = SimpleNamespace(major=major, minor=0, shared_memory_per_multiprocessor=102_400)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: found)
     device = torch.device("cuda", major)  # another for each case: the answers are kept
+    assert limits_of(device) == Limits((major, 0), 101_376)
     assert early_launch(device, rows=2048)["early"] is (major >= 9)
     assert early_launch(device, rows=2049) == early_launch(torch.device("cpu")) == {"early": False}
 

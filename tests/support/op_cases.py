@@ -282,6 +282,7 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
         _cross("tokens=65", lambda rng: _wide_context(rng, 7, 2, 65, 24)),
         _cross("tokens=33", lambda rng: _wide_context(rng, 67, 1, 33, 5)),
         _cross("tokens=301", lambda rng: _wide_context(rng, 3, 1, 301, 40)),
+        _cross("d=256", lambda rng: _wide_context(rng, 67, 1, 131, 256)),
     ),
     **PROMPT_CASES,
     "row_factors": (_rows(63, 24), _rows(1, 2048), _rows(33, 1000, low=True), _rows(3, 9001)),

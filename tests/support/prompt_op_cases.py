@@ -102,6 +102,7 @@ PROMPT_CASES: Mapping[str, tuple[OpCase, ...]] = {
         _typed("step=1", lambda rng: beams(prompts(rng, (1, 5), 2, 3, 8, after=9), rng, 33, 1)),
         _typed("step=3", lambda rng: beams(prompts(rng, (65, 2, 131), 3, 1, 10), rng, 7, 3)),
         _typed("d=128", lambda rng: beams(prompts(rng, (300,), 1, 2, 128), rng, 63, 2)),
+        _typed("d=256", lambda rng: beams(prompts(rng, (70,), 1, 2, 256), rng, 33, 1)),
     ),
     "place_heads": (
         _placed("bare", 33, 4, 2, 8),
