@@ -56,13 +56,11 @@ TABLES: Mapping[str, Table] = {
     ),
     "fleet": Table("fleet.scaling", rates=1),
     "budget": Table("gpu.budget"),
-    "others": Table("gpu.comparison", ("hf", "prefix", "ours", "static"), precisions=1),
+    "peers": Table("gpu.peers", ("hf", "prefix", "ours", "steps", "shapes")),
     "overlap": Table("gpu.overlap", ("paper", "trained")),
     "causal": Table(
         "gpu.causal",
-        (
-            "1.7B", "1.7B:level", "t5", "0.6B", "products:1.7B", "products:0.6B", "overlap",
-        ),
+        ("1.7B", "1.7B:level", "0.6B", "products:1.7B", "products:0.6B", "overlap"),
     ),
     "eligibility": Table(
         "eligibility.study",
@@ -87,7 +85,7 @@ class BenchOptions:
     table: Annotated[
         str,
         Argument(
-            "attention, gtm, ladder, serve, fleet, budget, others, overlap, causal or eligibility.",
+            "attention, gtm, ladder, serve, fleet, budget, peers, overlap, causal or eligibility.",
             "TABLE",
         ),
     ]
@@ -114,6 +112,7 @@ class BenchOptions:
     ] = ()
     users: Annotated[tuple[int, ...], "eligibility: users of the population. Default: 512."] = ()
     commit: Annotated[str | None, "The measured commit, if there is no git repository."] = None
+    static: Annotated[Path | None, "peers: a checkout of STATIC's repository."] = None
     cache: Annotated[Path | None, "Folder of catalogues that several commands share."] = None
 
     def __post_init__(self) -> None:
@@ -164,6 +163,7 @@ class BenchOptions:
             "--rate": (self.rates, table.rates),
             "--users": (self.users, table.users),
             "--precision": (self.precisions, table.precisions),
+            "--static": ([str(self.static)] * bool(self.static), self.table == "peers"),
         }
         for option, (values, most) in given.items():
             for value in values:

@@ -156,13 +156,14 @@ def _processor() -> str:
     return platform.processor() or "an unnamed processor"
 
 
-def commit() -> str:
-    """Return the current commit, marked as dirty if files on disk differ from it."""
+def commit(root: Path = _ROOT) -> str:
+    """Return a checkout's current commit, marked as dirty if files on disk differ from it."""
     if shutil.which("git") is None:
         return "none"
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-        cwd=_ROOT,
+        cwd=root,
+        env={**os.environ, "GIT_CEILING_DIRECTORIES": str(root.resolve().parent)},
         capture_output=True,
         text=True,
         check=False,

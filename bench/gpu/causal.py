@@ -5,7 +5,6 @@
 1.7B:level       the same, with probabilities among the tokens of a level
 products:...     the products and operations of a layer alone (causal_parts.py)
 overlap          the share of float32's SIDs that bf16 finds, and fp8, also with a product in bf16
-t5               the paper's decoder in fp8, D0 and D4 of `ladder`, between the whole batches
 
 Before anything is timed, a small model finds the SIDs of the plain definition, and every batch has
 the same bits from the graphs as from the operations one by one. Several batches take turns.
@@ -19,7 +18,6 @@ from itertools import cycle, product
 import torch
 from torch import Tensor
 
-from grace.bench.gpu import ladder
 from grace.bench.gpu.causal_parts import layer_parts
 from grace.bench.gpu.instruments.measure import free_memory, require_equal, sustained
 from grace.bench.gpu.overlap import Tally
@@ -48,31 +46,22 @@ def measure(work: Workload) -> Iterator[Row]:
     parts = work.options.parts()
     for precision in work.options.precisions:
         if any(part.partition(":")[0] in MODELS for part in parts):
-            yield _agreement(work, precision)
+            yield agreement(work, precision)
         for part in parts:
             free_memory(work.device)
             kind, _, name = part.partition(":")
             if kind == "products":
-                shape = _shape(work, name)
+                shape = shape_of(work, name)
                 yield from layer_parts(work, shape, precision, shape.index(work.device))
             elif kind in MODELS:
-                yield from _whole(work, _shape(work, kind), "level" if name else "all", precision)
-            elif kind == "t5":
-                yield from _old_line(work)
+                yield from whole(work, shape_of(work, kind), "level" if name else "all", precision)
     if "overlap" in parts:
         free_memory(work.device)
-        yield _agreement(work, "fp32")
-        yield from _overlap(work, _shape(work, "1.7B", sids=1_000_000))
+        yield agreement(work, "fp32")
+        yield from _overlap(work, shape_of(work, "1.7B", sids=1_000_000))
 
 
-def _old_line(work: Workload) -> Iterator[Row]:
-    """Measure the decoder of the T5 family in fp8, to show whether it became slower."""
-    asked = replace(work.options, table="ladder", only=("D0", "D4"), precisions=("fp8",))
-    for row in ladder.measure(replace(work, options=asked)):
-        yield {"measure": "t5", **row}
-
-
-def _shape(work: Workload, name: str, sids: int = 3_000_000) -> Shape:
+def shape_of(work: Workload, name: str, sids: int = 3_000_000) -> Shape:
     asked = work.options.sids[0] if work.options.sids else sids
     return replace(Shape.of("small" if work.options.tiny else name), name=name, sids=asked)
 
@@ -94,9 +83,9 @@ def _generated(
     return found
 
 
-def _agreement(work: Workload, precision: Precision) -> Row:
+def agreement(work: Workload, precision: Precision) -> Row:
     """Compare a small model's SIDs with those of the plain definition in float32."""
-    shape = _shape(work, "small", sids=20_000)
+    shape = shape_of(work, "small", sids=20_000)
     spec, batch = shape.spec, max(shape.batches)
     model, ops = random_causal(spec, work.device), work.load_ops(work.device)
     engine = CausalGeneration(model, ops, EngineSettings(precision, 0), shape.config)
@@ -113,7 +102,7 @@ def _agreement(work: Workload, precision: Precision) -> Row:
     return {"measure": "agreement", "precision": precision, "overlap": round(share, 4)}
 
 
-def _whole(
+def whole(
     work: Workload, shape: Shape, normalizer: Normalizer, precision: Precision
 ) -> Iterator[Row]:
     spec, settings = replace(shape.spec, normalizer=normalizer), EngineSettings(precision, 0)
@@ -131,7 +120,7 @@ def _whole(
             found = [_generated(work, x, each, task).packed() for x in (generation, engine)]
             require_equal("the recorded search", *found)
         turns = map(partial(generation.generate, task=task), cycle(prompts))
-        whole = sustained(partial(next, turns), work.device, work.options.seconds)
+        timing = sustained(partial(next, turns), work.device, work.options.seconds)
         tokens = sum(each.total for each in prompts)
         rows = sum(next(size for size in buckets if size >= each.total) for each in prompts)
         yield {
@@ -143,8 +132,8 @@ def _whole(
             "batch": batch,
             "tokens": tokens / len(prompts),
             "padding": round(1 - tokens / rows, 4),
-            **whole.row(),
-            "requests_per_s": round(batch / whole.mean_ms * 1e3, 1),
+            **timing.row(),
+            "requests_per_s": round(batch / timing.mean_ms * 1e3, 1),
             **(_halves(work, engine, prompts[0], task) if kind == "longest" else {}),
         }
 

@@ -22,7 +22,7 @@ def bench(
 
     attention: the attention kernels. gtm: admission and selection. ladder: decoder and whole path,
     rung by rung. serve: a server under load. fleet: one server per GPU, with Envoy in front.
-    budget: the decode loop, kernel by kernel. others: other systems, side by side. overlap: the
+    budget: the decode loop, kernel by kernel. peers: other programs, side by side. overlap: the
     share of results that stays the same in lower precision; trains a model first. causal: models of
     the Qwen3 kind, whole and part by part. eligibility: what each way to decode returns to users,
     for docs/eligibility.md; also on a CPU.

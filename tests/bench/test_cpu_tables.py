@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from grace.bench import build_bench, fresh_bench, match_bench, pace_bench
+from grace.bench import build_bench, fresh_bench
 from grace.bench.gpu.subjects.catalogue import Catalogue
 from grace.bench.result_tables import fresh_tables
 from grace.catalogues.paper.changes import PaperChanges
@@ -44,16 +43,6 @@ def test_a_build_has_its_times_and_sizes(tmp_path: Path, monkeypatch: pytest.Mon
         assert row["peak_gb"] > row["snapshot_gb"] > 0
 
 
-def test_matching_has_a_row_for_each_number_of_returned_ads(tmp_path: Path) -> None:
-    small = ("--sids", "2111", "--repetitions", "2")
-    rows = measured(match_bench, tmp_path, *small)
-    assert [row["max_ads"] for row in rows] == [500, 10_000]
-    for row in rows:
-        assert 0 < row["returned"] <= row["matched"] <= row["generated"]
-        assert row["returned"] <= row["max_ads"]
-        assert row["median_ms"] <= row["p90_ms"]
-
-
 def test_changes_of_ads_have_a_row_for_each_size(tmp_path: Path) -> None:
     small = ("--sids", "1111", "--ads", "1", "333", "--repetitions", "3")
     rows = measured(fresh_bench, tmp_path, *small)
@@ -70,19 +59,3 @@ def test_a_snapshot_without_the_changes_has_no_row() -> None:
     snapshot, change = catalogue.snapshot(CD.mode), PaperChanges(catalogue.paper).change(1, 3)
     with pytest.raises(DeviceError, match="it is wrong, and was not measured"):
         fresh_bench.require_changed(snapshot, change)
-
-
-@pytest.mark.subprocess
-def test_the_pace_of_processors_has_a_row(tmp_path: Path) -> None:
-    (row,) = measured(pace_bench, tmp_path, "--seconds", "0.3")
-    assert 0 < row["p50_ms"] <= row["p99_ms"] <= row["most_ms"]
-    assert row["slow_moments"] == len(row["slow_ms"])
-
-
-def test_a_moment_is_slow_if_it_is_for_every_processor() -> None:
-    def pieces(*slow: int) -> pace_bench.Pieces:
-        took = np.where(np.isin(np.arange(100) // 10, slow), 0.002, 0.001)
-        return np.column_stack([5.0 + np.arange(100) / 1000, took])
-
-    found = pace_bench.slow_moments([pieces(1, 2, 6), pieces(2, 3, 6, 9)])
-    assert found == [pytest.approx((0.02, 0.03)), pytest.approx((0.06, 0.07))]

@@ -6,10 +6,12 @@ paper's rungs and other systems, finds the right SIDs.
 """
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,8 +31,9 @@ from grace.bench.gpu.subjects.search import (
     check_result,
     unconstrained_result,
 )
+from grace.bench.result_file import rows_of
+from grace.bench.result_tables import printed_tables
 from grace.bench.rungs.dense_search import RungDecoder, require_full_contexts
-from grace.bench.rungs.static_mask import KeptBeams
 from grace.catalogues.paper.changes import PaperChanges
 from grace.client import RetrieveResult
 from grace.configs.eligibility import MatcherMode
@@ -227,10 +230,10 @@ def reply_of_all(snapshot: Snapshot, user: UserAttributes) -> RetrieveResponse:
 
 
 @pytest.fixture(scope="module")
-def comparison() -> Any:
+def peers() -> Any:
     """The module, imported by the process that runs these tests: transformers takes seconds, and
     every worker of a test run imports every test file."""
-    return import_module("grace.bench.gpu.comparison")
+    return import_module("grace.bench.gpu.peers")
 
 
 def test_a_masked_context_and_a_decoder_that_flash_attention_does_not_take_are_refused() -> None:
@@ -256,11 +259,11 @@ def test_dead_beams_without_constraints_have_no_number() -> None:
 
 
 def test_a_prefix_function_allows_what_continues_a_sid_and_elsewhere_only_padding(
-    comparison: Any,
+    peers: Any,
 ) -> None:
     case = branching_case(np.random.default_rng(7), 63, 1)
     trie = decode_case(case, MatcherMode.CD).snapshot.trie
-    allowed, offsets = comparison.hf_t5.allowed_by_trie(trie), np.cumsum([2, *trie.vocab_sizes])
+    allowed, offsets = peers.hf_t5.allowed_by_trie(trie), np.cumsum([2, *trie.vocab_sizes])
     for prefix in (ad.sid[:length] for ad in case.ads for length in range(trie.sid_length)):
         tokens = torch.from_numpy(np.array([0, *(np.array(prefix) + offsets[: len(prefix)])]))
         children = trie.children(trie.walk(prefix))[0]
@@ -268,12 +271,35 @@ def test_a_prefix_function_allows_what_continues_a_sid_and_elsewhere_only_paddin
     assert allowed(0, torch.tensor([0, 0])) == [0]
 
 
-def test_other_systems_rows_have_several_beams_and_every_step(comparison: Any) -> None:
-    rows = list(comparison.measure(tiny("others")))
-    places = [(x["variant"], x["beams"] if x["measure"] == "generate" else x["step"]) for x in rows]
-    generated = {(name, n) for name in ("hf", "hf prefix", "ours, D0", "ours, D1") for n in (2, 4)}
-    variants = ("static eager", "static compiled", "ours, cd")
-    assert set(places) == generated | {(name, step) for name in variants for step in range(4)}
+def test_a_programs_rows_have_every_step_or_say_what_is_missing(peers: Any) -> None:
+    rows = list(peers.measure(tiny("peers")))
+    generated = {(x["variant"], x["beams"]) for x in rows_of(rows, "generate")}
+    assert generated == {
+        (x, n) for x in ("hf", "hf prefix", "ours, D0", "ours, D1") for n in (2, 4)
+    }
+    steps = [x for x in rows_of(rows, "step") if x["variant"].startswith("ours")]
+    assert [(x["step"], x["kept"]) for x in steps[1:8:2]] == [(0, 7), (1, 11), (2, 11), (3, 11)]
+    missing = {x["variant"]: x["unavailable"] for x in rows if "unavailable" in x}
+    assert missing["STATIC"] == "give a checkout of its repository: --static PATH"
+    for name in ("RecTokens", "FlashRec"):
+        assert name in missing or any(x["variant"].startswith(f"{name}, ") for x in rows)
+    shapes = [x["variant"] for x in rows_of(rows, "whole")]
+    assert shapes == [*["sid-gr-256"] * 4, *["sid-gr-2048"] * 4, "GR4AD"]
+    assert printed_tables("peers", rows)
+
+
+def test_a_folder_without_static_is_refused(peers: Any, tmp_path: Path) -> None:
+    work = tiny("peers", "steps")
+    wrong = replace(work, options=replace(work.options, static=tmp_path))
+    with pytest.raises(InputError, match="has no static_decoding/decoding_pt"):
+        list(peers.measure(wrong))
+
+
+@pytest.mark.skipif("GRACE_STATIC_PATH" not in os.environ, reason="needs STATIC's repository")
+def test_static_keeps_the_defined_beams_at_every_step(peers: Any) -> None:
+    work, static = tiny("peers", "steps"), Path(os.environ["GRACE_STATIC_PATH"])
+    rows = list(peers.measure(replace(work, options=replace(work.options, static=static))))
+    assert [x["step"] for x in rows if x["variant"] == "STATIC, compiled"] == [*range(4)] * 2
 
 
 def other_context(
@@ -287,16 +313,12 @@ def flipped(search: Callable[..., Tensor], *arguments: Any) -> Tensor:
     return search(*arguments).flip(1)
 
 
-def other_scores(step: Callable[..., KeptBeams], *arguments: Any) -> KeptBeams:
-    kept = step(*arguments)
-    return kept._replace(scores=kept.scores * 2)
-
-
-def beams_of_one_sid(step: Callable[..., KeptBeams], *arguments: Any) -> KeptBeams:
-    """Tokens and nodes belong together and scores are right, but the nodes are wrong."""
-    kept = step(*arguments)
-    first = kept.nodes[:, :1].expand_as(kept.nodes)
-    return kept._replace(nodes=first, tokens=kept.tokens[:, :1].expand_as(kept.tokens))
+def beams_of_one_sid(given: Choice) -> Beams:
+    kept = REFERENCE.select_beams(given)
+    parents, tokens, nodes = (
+        x[:, :1].expand_as(x) for x in (kept.parents, kept.tokens, kept.nodes)
+    )
+    return replace(kept, parents=parents, tokens=tokens, nodes=nodes)
 
 
 @pytest.mark.parametrize(
@@ -304,14 +326,21 @@ def beams_of_one_sid(step: Callable[..., KeptBeams], *arguments: Any) -> KeptBea
     [
         ("ours", "plain_result", other_context, "ours, D1, 2 beams"),
         ("hf", "hf_generate", flipped, r"hf, 2 beams: \d+\.\d% of the SIDs"),
-        ("static", "static_beams", other_scores, "step 0, static eager, scores"),
-        ("static", "static_beams", beams_of_one_sid, "step 0, static eager, nodes: "),
     ],
 )
 def test_both_sides_of_a_comparison_are_compared_with_their_definition(
-    comparison: Any, part: str, name: str, wrong: Any, fault: str, monkeypatch: pytest.MonkeyPatch
+    peers: Any, part: str, name: str, wrong: Any, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of = comparison.hf_t5 if part == "hf" else comparison
+    of = peers.hf_t5 if part == "hf" else peers
     monkeypatch.setattr(of, name, partial(wrong, getattr(of, name)))
     with pytest.raises(DeviceError, match=fault):
-        list(comparison.measure(tiny("others", part)))
+        list(peers.measure(tiny("peers", part)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fault"), [(worst_first, "cd, scores"), (beams_of_one_sid, "cd, nodes: ")]
+)
+def test_a_steps_beams_are_compared_with_the_definition(peers: Any, wrong: Any, fault: str) -> None:
+    ops = replace(REFERENCE, select_beams=wrong)
+    with pytest.raises(DeviceError, match=f"step 0, ours, {fault}"):
+        list(peers.measure(replace(tiny("peers", "steps"), load_ops=lambda device: ops)))

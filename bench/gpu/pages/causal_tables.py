@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from grace.bench.gpu.pages.published import CAUSAL_MS, CAUSAL_PER_SECOND
+from grace.bench.gpu.pages.published import CAUSAL_MS, CAUSAL_PER_SECOND, SHAPES
 from grace.bench.markdown import POWER, markdown_table, ms, p99, table_of
 from grace.bench.result_file import Row, rows_of
 
@@ -20,17 +20,6 @@ def causal_tables(rows: Sequence[Row]) -> str:
     ]
     if wholes := rows_of(rows, "whole"):
         parts += ["**Whole batches**, ms\n", _wholes_table(wholes), _SOURCES]
-    if old := rows_of(rows, "t5"):
-        parts.append("**The T5 family**, the paper's decoder between these batches, ms\n")
-        parts.append(
-            table_of(
-                old,
-                ("rung", "{rung}"),
-                ("type", "{precision}"),
-                ("decoder", "**{decoder_p50_ms:fine}/{decoder_p99_ms:ms}**"),
-                ("MHz / W", POWER),
-            )
-        )
     if operations := rows_of(rows, "part"):
         parts.append("**Operations of a layer** by rows, P50 in ms (TFLOP/s)\n")
         parts.append(_operations_table(operations))
@@ -54,17 +43,24 @@ def _wholes_table(rows: Sequence[Row]) -> str:
         ("reading", lambda row: ms(row.get("read_p50_ms"))),
         ("searching", lambda row: ms(row.get("search_p50_ms"))),
         ("requests/s", "**{requests_per_s:,.0f}**"),
+        ("requests/J", _per_joule),
         ("published", _published),
         ("MHz / W", POWER),
     )
 
 
+def _per_joule(row: Row) -> str:
+    return f"{row['requests_per_s'] / row['power_w']:.2f}" if row["power_w"] else ""
+
+
 def _published(row: Row) -> str:
+    if row["kind"] != "longest" and (row["variant"], row["batch"]) in SHAPES:
+        return str(SHAPES[row["variant"], row["batch"]])
     if (row["kind"], row["mode"]) != ("longest", "all"):
         return ""
     if row["variant"] == "0.6B":
         return f"FlashRec {CAUSAL_PER_SECOND:g}/s"
-    times = CAUSAL_MS.get(row["batch"], {})
+    times = CAUSAL_MS.get(row["batch"], {}) if row["variant"] == "1.7B" else {}
     return ", ".join(f"{system} {each:g}" for system, each in times.items())
 
 

@@ -300,20 +300,30 @@ def _kernels_table(rows: Sequence[Row]) -> str:
     )
 
 
-def _comparison_tables(rows: Sequence[Row]) -> str:
+def _peers_tables(rows: Sequence[Row]) -> str:
     parts = []
     for measure, heading, column in (
-        ("generate", "A batch of 16, generated, by beams", "beams"),
-        ("step", "One step: from logits to its beams, by the catalogue alone", "step"),
+        ("generate", "A batch of 16, generated, by beams", "beams {beams}"),
+        ("step", "One step, by the catalogue alone", "step {step}: {beams} to {kept}"),
     ):
-        if own := rows_of(rows, measure):
+        if own := [row for row in rows_of(rows, measure) if "seconds" in row]:
             seconds = " or ".join(dict.fromkeys(f"{row['seconds']:g}" for row in own))
-            columns = list(dict.fromkeys(row[column] for row in own))
-            names = list(dict.fromkeys(row["variant"] for row in own))
-            times = {(row["variant"], row[column]): _time_and_memory(row) for row in own}
-            body = [[name, *(times.get((name, each), "") for each in columns)] for name in names]
+            times: dict[str, dict[str, str]] = {}
+            for row in own:
+                version = row.get("version")
+                name = f"{row['variant']} ({version})" if version else row["variant"]
+                times.setdefault(name, {})[column.format(**row)] = _time_and_memory(row)
+            columns = list(dict.fromkeys(column.format(**row) for row in own))
+            body = [[name, *(line.get(x, "") for x in columns)] for name, line in times.items()]
             parts.append(f"**{heading}**, P50 in ms over {seconds} s each\n")
-            parts.append(markdown_table(("", *(f"{column} {each}" for each in columns)), body))
+            parts.append(markdown_table(("", *columns), body))
+    parts += [
+        f"{row['variant']} was not measured: {row['unavailable']}.\n"
+        for row in rows_of(rows, "step")
+        if "unavailable" in row
+    ]
+    if rows_of(rows, "whole", "agreement"):
+        parts.append(causal_tables(rows))
     return "\n".join(parts)
 
 
@@ -332,7 +342,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
     "fresh": ("Changes of ads while the service runs", serve_tables),
     "overlap": ("Fidelity of lower precision", _overlap_tables),
     "budget": ("Budget of the decode loop", _budget_tables),
-    "others": ("Side by side", _comparison_tables),
+    "peers": ("Side by side", _peers_tables),
     "causal": ("Causal models", causal_tables),
 }
 """By table, the heading of its section and its Markdown."""

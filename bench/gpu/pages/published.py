@@ -58,3 +58,28 @@ come from the tables of sid-gr-inference, which NVIDIA publishes, and of SGLang.
 
 CAUSAL_PER_SECOND = 60.0
 """FlashRec on an RTX 5090: Qwen3-0.6B, prompts of 304 tokens, 512 SIDs of 3 positions."""
+
+
+class PublishedRate(NamedTuple):
+    """Requests a second, and the watts for which the card is rated: nobody publishes its draw."""
+
+    system: str
+    card: str
+    watts: int
+    per_second: float
+
+    def __str__(self) -> str:
+        rate = f"{self.per_second:,.0f}/s, {self.per_second / self.watts:.2f}/J"
+        return f"{self.system} {rate} on an {self.card}"
+
+
+SHAPES = {
+    ("sid-gr-256", 1): PublishedRate("NVIDIA", "H100", 700, 1 / 21.5e-3),
+    ("sid-gr-256", 16): PublishedRate("NVIDIA", "H100", 700, 16 / 23e-3),
+    ("sid-gr-2048", 1): PublishedRate("NVIDIA", "H100", 700, 1 / 30.1e-3),
+    ("sid-gr-2048", 16): PublishedRate("NVIDIA", "H100", 700, 16 / 80e-3),
+    ("GR4AD", 16): PublishedRate("GR4AD", "L20", 275, 500.0),
+}
+"""By shape and batch. NVIDIA: the latencies of `generate_beam_decode()` in bf16, over histories of
+random lengths (recsys-examples, examples/sid_gr/benchmark/RESULTS.md). GR4AD: its service, with 512
+beams and 3 positions (arXiv 2602.22732)."""

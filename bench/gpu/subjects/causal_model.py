@@ -21,7 +21,10 @@ from grace.model.definition.model import CausalModel
 from grace.model.engine.feature_stage import PlacedPrompts
 from grace.model.engine.generation import SearchTask
 
-BATCHES_OF = {"1.7B": (1, 4, 8), "0.6B": (1, 4, 8, 16, 32), "small": (1, 3)}
+BATCHES_OF = {
+    "1.7B": (1, 4, 8), "0.6B": (1, 4, 8, 16, 32), "small": (1, 3),
+    "sid-gr-256": (1, 16), "sid-gr-2048": (1, 16),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ class Shape:
 
     @staticmethod
     def of(name: str) -> "Shape":
-        loaded = load_model_config(Path(__file__).parent / f"qwen3-{name}.yaml")
+        (file,) = Path(__file__).parent.glob(f"*{name}.yaml")
+        loaded = load_model_config(file)
         assert isinstance(loaded.model, CausalModelSpec)
         return Shape(name, loaded.model, loaded.generation, BATCHES_OF[name])
 

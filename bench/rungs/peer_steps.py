@@ -1,0 +1,270 @@
+"""One constrained step of other programs: STATIC, RecTokens and FlashRec, each by its own code.
+
+An adapter builds a program's own index of the catalogue, and gives it the engine's beams and
+logits. What a program leaves to its caller, such as STATIC's dense positions and every top k, is
+written here in torch as the program itself writes it.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from grace.bench.result_file import commit
+from grace.configs.errors import InputError
+from grace.index.trie import SidTrie
+from grace.kernels import DecodeIndex
+
+WITH_HEAD = "with the head"
+"""A form of a step that begins at the factors of its logits."""
+
+_DENSE_LEVELS = 2
+
+
+class KeptBeams(NamedTuple):
+    """[B, k] each; beams of score -inf mean nothing. `parents` are flat rows, and `states` are the
+    program's own numbers of nodes."""
+
+    parents: Tensor
+    tokens: Tensor
+    scores: Tensor
+    states: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PeerStep:
+    """
+    nodes         int64 [B * M]: the engine's numbers; a dead beam is at the root
+    logits        float32 [B * M, V]
+    scores        float32 [B, M], -inf of a dead beam
+    hidden, head  [B * M, d], [V, d]: the factors of other logits
+    """
+
+    number: int
+    nodes: Tensor
+    logits: Tensor
+    scores: Tensor
+    k: int
+    hidden: Tensor
+    head: Tensor
+
+
+@dataclass(frozen=True)
+class PeerCatalogue:
+    trie: SidTrie
+    index: DecodeIndex
+    vocabulary: int
+
+    @cached_property
+    def edges(self) -> Tensor:
+        """int64, ascending: node * V + token of every child. Child j is node j + 1."""
+        fan_outs = self.index.node_offsets.diff()
+        owners = torch.arange(len(fan_outs), device=fan_outs.device).repeat_interleave(fan_outs)
+        return owners * self.vocabulary + self.index.csr_tokens
+
+    def sids(self) -> npt.NDArray[np.uint16]:
+        """[SIDs, L], sorted"""
+        return self.trie.sids(np.arange(self.trie.num_leaves))
+
+
+class Peer:
+    """A program. `sums_children`: it normalises over a beam's children, in bf16."""
+
+    name: str
+    version: str
+    sums_children = False
+
+    def states(self, number: int, nodes: Tensor) -> Tensor:  # noqa: ARG002 (of all programs)
+        """Return the program's numbers of nodes with `number` tokens."""
+        return nodes
+
+    def calls(self, given: PeerStep) -> dict[str, Callable[[], KeptBeams]]:
+        """Return the step in each form that the program has for these beams, by a name."""
+        raise NotImplementedError
+
+
+class Absent(NamedTuple):
+    name: str
+    reason: str
+
+
+def found_peers(static: Path | None, catalogue: PeerCatalogue) -> Iterator[Peer | Absent]:
+    """Return each program, built when it is asked for, or say what is missing."""
+    if static is None:
+        yield Absent("STATIC", "give a checkout of its repository: --static PATH")
+    else:
+        yield Static(static, catalogue)
+    for build in (RecTokens, FlashRec):
+        try:
+            peer = build(catalogue)
+        except ModuleNotFoundError as error:
+            yield Absent(build.name, f"{error.name} is missing: pip install --no-deps {error.name}")
+        except AssertionError as error:  # RecTokens asks for a GPU when it is imported
+            yield Absent(build.name, str(error).rstrip("."))
+        else:
+            yield peer
+            if isinstance(peer, FlashRec) and not peer.fuses:
+                missing = "needs a GPU, nvcc, and: pip install --no-deps apache-tvm-ffi ninja"
+                yield Absent("FlashRec, fused", missing)
+
+
+def _kept(given: PeerStep, totals: Tensor, tokens: Tensor, states: Tensor) -> KeptBeams:
+    """Add the beams' scores and keep the k best of each request.   3 x [B * M, candidates]"""
+    (requests, beams), each = given.scores.shape, totals.shape[1]
+    summed = (totals.view(requests, beams, each) + given.scores.unsqueeze(2)).flatten(1)
+    scores, places = summed.topk(min(given.k, summed.shape[1]), dim=1)
+    first_rows = torch.arange(requests, device=places.device).unsqueeze(1) * beams
+    tokens, states = (x.view(requests, -1).gather(1, places) for x in (tokens, states))
+    return KeptBeams(places // each + first_rows, tokens, scores, states)
+
+
+class Static(Peer):
+    """Its mask of the dense positions, and below them `generate_and_apply_logprobs_mask`.
+
+    Compiled, as its own benchmark runs it. It cannot be recorded otherwise: it copies a number from
+    the host.
+    """
+
+    name = "STATIC"
+
+    def __init__(self, root: Path, catalogue: PeerCatalogue) -> None:
+        if not (root / "static_decoding" / "decoding_pt.py").is_file():
+            raise InputError(
+                f"--static {root}: has no static_decoding/decoding_pt.py; give a checkout of "
+                "https://github.com/youtube/static-constraint-decoding"
+            )
+        sys.path.append(str(root))
+        self.version, device = commit(root), catalogue.index.csr_tokens.device
+        self._mask = import_module("static_decoding.decoding_pt").generate_and_apply_logprobs_mask
+        self._index, self._vocabulary = catalogue.index, catalogue.vocabulary
+        build = import_module("static_decoding.csr_utils").build_static_index
+        built = build(catalogue.sids(), self._vocabulary, _DENSE_LEVELS)
+        arrays = (torch.from_numpy(x).to(device) for x in (*built[:2], *built[3:]))
+        self._packed, self._offsets, *dense = arrays
+        self._first, self._pairs, self._pair_states = dense
+        self._widest = [int(each) for each in built[2]]
+
+    def states(self, number: int, nodes: Tensor) -> Tensor:
+        if number == 1:
+            return self._index.csr_tokens[(nodes - 1).clamp(min=0)].long() + 1
+        if number == len(self._widest):
+            return torch.zeros_like(nodes)
+        return nodes + (self._vocabulary - self._index.node_offsets[1])
+
+    def calls(self, given: PeerStep) -> dict[str, Callable[[], KeptBeams]]:
+        states, step = self.states(given.number, given.nodes), self._step
+        if given.logits.is_cuda:
+            torch.compiler.reset()
+            step = torch.compile(step, dynamic=False)
+        return {"compiled": partial(step, given, states)}
+
+    def _step(self, given: PeerStep, states: Tensor) -> KeptBeams:
+        probabilities, limit = given.logits.log_softmax(dim=-1), self._widest[given.number]
+        if given.number >= _DENSE_LEVELS:
+            packed, offsets, device = self._packed, self._offsets, states.device
+            kept = self._mask(
+                probabilities, states, packed, offsets, limit, self._vocabulary, device
+            )
+            return _kept(given, *kept)
+        allowed = self._pairs[states - 1] if given.number else self._first
+        totals, tokens = torch.where(allowed, probabilities, -torch.inf).topk(limit)
+        onward = self._pair_states[states.unsqueeze(1) - 1, tokens] if given.number else tokens + 1
+        return _kept(given, totals, tokens, onward)
+
+
+class RecTokens(Peer):
+    """Its fused product with the head, at the positions below its dense ones.
+
+    It normalises over a beam's children instead of all tokens, and computes no other logits. Its
+    own step finds the next nodes by a mask, which waits for the GPU; here they are gathered.
+    """
+
+    name, sums_children = "RecTokens", True
+
+    def __init__(self, catalogue: PeerCatalogue) -> None:
+        self.version = version("rectokens")
+        ops = import_module("rectokens.ops.constrained_node_transition")
+        self._fused = ops.fused_linear_constrained_node_transition_topk
+        self._state = import_module("rectokens.schemas.state").ConstraintState
+        sids = torch.from_numpy(catalogue.sids()).to(catalogue.index.csr_tokens.device).long()
+        tries = import_module("rectokens.schemas.compact_csr_trie").CompactCSRTrie
+        self._trie = tries.from_sorted_batch(sids, catalogue.vocabulary, _DENSE_LEVELS)
+
+    def calls(self, given: PeerStep) -> dict[str, Callable[[], KeptBeams]]:
+        return {WITH_HEAD: partial(self._step, given)} if given.number >= _DENSE_LEVELS else {}
+
+    def _step(self, given: PeerStep) -> KeptBeams:
+        state = self._state(given.number, self._trie, given.nodes)
+        every = self._trie.layer_max_branches[given.number]
+        nodes, _, logits, tokens = self._fused(given.hidden, given.head.t(), state, every)
+        return _kept(given, logits.log_softmax(dim=-1), tokens, nodes)
+
+
+class FlashRec(Peer):
+    """Its expansion of sorted log-probabilities, over a dense table of nodes and tokens.
+
+    Its CUDA kernel takes at most 512 beams; where it cannot run, FlashRec computes the same in
+    torch. It keeps as many beams as it gets, so the first position is a part of its prefill.
+    """
+
+    name = "FlashRec"
+
+    def __init__(self, catalogue: PeerCatalogue) -> None:
+        self._kernel = import_module("flashrec.kernel.beam_trie")
+        self.version, self._workspace = version("flashrec"), self._kernel.GenrecFusedWorkspace()
+        self._edges, self._inner = catalogue.edges, catalogue.index.first_leaf
+        self._length, self._vocabulary = catalogue.trie.sid_length, catalogue.vocabulary
+        self.fuses = bool(self._kernel.try_load_beam_trie())
+
+    @cached_property
+    def _table(self) -> dict[str, Any]:
+        """Return whether each token continues each node, and the node it leads to.
+
+        FlashRec makes it from Python tuples, in minutes for millions of SIDs.
+        """
+        shape, device = (self._inner + 1, self._vocabulary), self._edges.device
+        allowed = torch.zeros(shape, dtype=torch.bool, device=device)
+        onward = torch.full(shape, self._inner, device=device)
+        children = torch.arange(1, 1 + len(self._edges), device=device)
+        allowed.view(-1)[self._edges] = True
+        onward.view(-1)[self._edges] = children.masked_fill(children >= self._inner, -1)
+        return {"allow_table": allowed, "next_node": onward, "invalid_node": self._inner}
+
+    def states(self, number: int, nodes: Tensor) -> Tensor:
+        return torch.full_like(nodes, -1) if number == self._length else nodes
+
+    def calls(self, given: PeerStep) -> dict[str, Callable[[], KeptBeams]]:
+        if not given.number or given.scores.shape[1] != given.k:
+            return {}
+        step = partial(self._step, given, self._table)
+        kept = step().scores  # the kernel writes them to the workspace
+        own = self._workspace.get("vals", tuple(kept.shape), kept.dtype, kept.device)
+        return {"fused" if own.data_ptr() == kept.data_ptr() else "in torch": step}
+
+    def _step(self, given: PeerStep, table: dict[str, Any]) -> KeptBeams:
+        (requests, beams), probabilities = given.scores.shape, given.logits.log_softmax(dim=-1)
+        by_beam = probabilities.view(requests, beams, -1)
+        values, tokens = by_beam.sort(dim=-1, descending=True)
+        nodes = given.nodes.view(requests, beams)
+        found = self._kernel.genrec_mask_topk_expand(
+            given.scores,
+            values,
+            tokens,
+            select_k=given.k,
+            node_ids=nodes,
+            token_ids=torch.zeros_like(nodes).unsqueeze(2).repeat(1, 1, self._length),
+            col=given.number,
+            workspace=self._workspace,
+            **table,
+        )
+        first_rows = torch.arange(requests, device=nodes.device).unsqueeze(1) * beams
+        return KeptBeams(found.parents + first_rows, found.tokens, found.vals, found.node_ids)
