@@ -168,10 +168,11 @@ sanitize: native $(TOOLS)  ## run the C++ core's tests under the sanitizers, and
 	FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_SEED=$(FUZZ_SEED) LD_PRELOAD="$(SANITIZER_RUNTIME)" \
 	  $(BIN)/python -m pytest -p no:xdist -m "not subprocess and not soak" $(SANITIZED_TESTS) $(PYTEST_ARGS)
 
-bench: native  ## measure build, eligibility and the server; writes bench/results
+bench: native  ## measure build, eligibility, matching and the server; writes bench/results
 	@mkdir -p $(BENCH_RESULTS)
 	$(BIN)/python -m grace.bench.build_bench --out $(BENCH_RESULTS)/build.json
 	$(BIN)/grace bench eligibility --device cpu --sids 3000000 --users 64 --out $(BENCH_RESULTS)/passrate.json
+	$(BIN)/python -m grace.bench.match_bench --out $(BENCH_RESULTS)/match.json
 	$(BIN)/grace bench serve --device cpu --tiny --only load:exact --only saturation:exact --rate 300 --out $(BENCH_RESULTS)/serve.json
 	$(BIN)/python -m grace.bench.fresh_bench --out $(BENCH_RESULTS)/fresh.json
 	$(BIN)/grace bench serve --device cpu --tiny --sids 3000000 --only visible:exact --out $(BENCH_RESULTS)/visible.json

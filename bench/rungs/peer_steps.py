@@ -109,7 +109,7 @@ def found_peers(static: Path | None, catalogue: PeerCatalogue) -> Iterator[Peer 
         except ModuleNotFoundError as error:
             yield Absent(build.name, f"{error.name} is missing: pip install --no-deps {error.name}")
         except AssertionError as error:  # RecTokens asks for a GPU when it is imported
-            yield Absent(build.name, str(error).rstrip("."))
+            yield Absent(build.name, str(error))
         else:
             yield peer
             if isinstance(peer, FlashRec) and not peer.fuses:
@@ -164,7 +164,7 @@ class Static(Peer):
         states, step = self.states(given.number, given.nodes), self._step
         if given.logits.is_cuda:
             torch.compiler.reset()
-            step = torch.compile(step, dynamic=False)
+            step = torch.compile(step, dynamic=False, fullgraph=True)
         return {"compiled": partial(step, given, states)}
 
     def _step(self, given: PeerStep, states: Tensor) -> KeptBeams:

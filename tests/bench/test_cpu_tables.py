@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from grace.bench import build_bench, fresh_bench
+from grace.bench import build_bench, fresh_bench, match_bench
 from grace.bench.gpu.subjects.catalogue import Catalogue
 from grace.bench.result_tables import fresh_tables
 from grace.catalogues.paper.changes import PaperChanges
@@ -41,6 +41,16 @@ def test_a_build_has_its_times_and_sizes(tmp_path: Path, monkeypatch: pytest.Mon
         assert row["build_s_per_million_ads"] == pytest.approx(per_million, rel=0.02)
         assert 0 < row["load_verify_s"] <= row["load_verify_most_s"]
         assert row["peak_gb"] > row["snapshot_gb"] > 0
+
+
+def test_matching_has_a_row_for_each_number_of_returned_ads(tmp_path: Path) -> None:
+    small = ("--sids", "2111", "--repetitions", "2")
+    rows = measured(match_bench, tmp_path, *small)
+    assert [row["max_ads"] for row in rows] == [500, 10_000]
+    for row in rows:
+        assert 0 < row["returned"] <= row["matched"] <= row["generated"]
+        assert row["returned"] <= row["max_ads"]
+        assert row["median_ms"] <= row["p90_ms"]
 
 
 def test_changes_of_ads_have_a_row_for_each_size(tmp_path: Path) -> None:

@@ -278,7 +278,9 @@ def test_a_programs_rows_have_every_step_or_say_what_is_missing(peers: Any) -> N
         (x, n) for x in ("hf", "hf prefix", "ours, D0", "ours, D1") for n in (2, 4)
     }
     steps = [x for x in rows_of(rows, "step") if x["variant"].startswith("ours")]
-    assert [(x["step"], x["kept"]) for x in steps[1:8:2]] == [(0, 7), (1, 11), (2, 11), (3, 11)]
+    widths = ((1, 7), (7, 11), (11, 11), (11, 11)), ((1, 4), (4, 4), (4, 4), (4, 4))
+    expected = [(step, *width) for own in widths for step, width in enumerate(own)]
+    assert [(x["step"], x["beams"], x["kept"]) for x in steps[::2]] == expected
     missing = {x["variant"]: x["unavailable"] for x in rows if "unavailable" in x}
     assert missing["STATIC"] == "give a checkout of its repository: --static PATH"
     for name in ("RecTokens", "FlashRec"):
@@ -290,15 +292,16 @@ def test_a_programs_rows_have_every_step_or_say_what_is_missing(peers: Any) -> N
 
 def test_a_folder_without_static_is_refused(peers: Any, tmp_path: Path) -> None:
     work = tiny("peers", "steps")
-    wrong = replace(work, options=replace(work.options, static=tmp_path))
+    options = replace(work.options, static=tmp_path)
     with pytest.raises(InputError, match="has no static_decoding/decoding_pt"):
-        list(peers.measure(wrong))
+        list(peers.measure(replace(work, options=options)))
 
 
 @pytest.mark.skipif("GRACE_STATIC_PATH" not in os.environ, reason="needs STATIC's repository")
 def test_static_keeps_the_defined_beams_at_every_step(peers: Any) -> None:
-    work, static = tiny("peers", "steps"), Path(os.environ["GRACE_STATIC_PATH"])
-    rows = list(peers.measure(replace(work, options=replace(work.options, static=static))))
+    work = tiny("peers", "steps")
+    options = replace(work.options, static=Path(os.environ["GRACE_STATIC_PATH"]))
+    rows = list(peers.measure(replace(work, options=options)))
     assert [x["step"] for x in rows if x["variant"] == "STATIC, compiled"] == [*range(4)] * 2
 
 
@@ -314,6 +317,7 @@ def flipped(search: Callable[..., Tensor], *arguments: Any) -> Tensor:
 
 
 def beams_of_one_sid(given: Choice) -> Beams:
+    """Scores are right, and each node is a child of its parent, but all are the same."""
     kept = REFERENCE.select_beams(given)
     parents, tokens, nodes = (
         x[:, :1].expand_as(x) for x in (kept.parents, kept.tokens, kept.nodes)
