@@ -30,8 +30,14 @@ bool any_row(const grace::EntryRows& rows, int64_t entry, Passes&& passes) {
 bool admits(const Admission& at, const AdmissionSet* sets, int64_t num_sets, int64_t entry,
             int64_t request) {
   if (at.eligible != nullptr) {
-    const uint16_t mask = at.eligible[request / kGroup * at.eligible_stride + entry + 1];
-    return ((mask >> (request % kGroup)) & 1) != 0;
+    const uint16_t* masks = at.eligible + request / kGroup * at.eligible_stride;
+    const auto passes = [&](int64_t place) {
+      return ((masks[place] >> (request % kGroup)) & 1) != 0;
+    };
+    const int64_t leaf = entry + 1 - at.internal_nodes;
+    if (leaf < 0) return passes(entry + 1);
+    return any_row(at.leaf_rules, leaf,
+                   [&](int64_t rule) { return passes(at.internal_nodes + rule); });
   }
   const auto words = static_cast<int32_t>(at.words);
   const uint64_t* user = at.users + request * at.words;
