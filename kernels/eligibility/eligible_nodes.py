@@ -37,7 +37,7 @@ def eligible_nodes_reference(users: UserTensors, index: DecodeIndex) -> Tensor:
 
 
 def eligible_at(masks: Tensor, request: int, index: DecodeIndex) -> Tensor:
-    """Return whether each node, leaves too, is eligible by `UserTensors.eligible`.   bool [nodes]"""
+    """Return whether each node, leaves too, is eligible by a batch's masks.   bool [nodes]"""
     assert index.exact is not None  # the masks are of such an index
     inner, rules = has_bit(masks, request).tensor_split([index.first_leaf])
     return torch.cat([inner, _leaves(rules, index.exact)])

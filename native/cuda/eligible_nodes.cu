@@ -272,21 +272,12 @@ GRACE_API int32_t grace_cuda_eligible_nodes(void* stream, int64_t plan_size, int
     for (int64_t level = plan->levels; level-- > 0;) {
       const int64_t first = plan->level_starts[level];
       // Child entry j leads to node j + 1.
-      Ranges of{plan->node_offsets + first,
-                plan->level_starts[level + 1] - first,
-                static_cast<int32_t>(plan->of_warp[level]),
-                plan->leaf_rules,
-                plan->leaf_offsets,
-                first_leaf - 1,
-                eligible + 1,
-                eligible + first,
-                stride};
-      if (level + 1 < plan->levels) {
-        join_ranges<false>(call, kLevelSteps + level, of);
-      } else {
-        of.masks = rules;
-        join_ranges<true>(call, kLevelSteps + level, of);
-      }
+      const bool last = level + 1 == plan->levels;
+      const auto join = last ? join_ranges<true> : join_ranges<false>;
+      join(call, kLevelSteps + level,
+           {plan->node_offsets + first, plan->level_starts[level + 1] - first,
+            static_cast<int32_t>(plan->of_warp[level]), plan->leaf_rules, plan->leaf_offsets,
+            first_leaf - 1, last ? rules : eligible + 1, eligible + first, stride});
     }
   });
 }

@@ -378,14 +378,12 @@ __device__ uint32_t test_eligible(const Admission& at, const BeamRow& beam, uint
   const bool leaves = beam.begin + 1 >= at.internal_nodes;
   const uint16_t* masks =
       in_device_memory(at.eligible) + (beam.request >> 4) * at.eligible_stride + 1;
-  uint32_t held[kInFlight];
-#pragma unroll
-  for (int u = 0; u < kInFlight; ++u) {
-    held[u] = !leaves && (passes >> u & 1) != 0 ? masks[first + u * kStride] : 0;
-  }
   uint32_t inner = 0;
 #pragma unroll
-  for (int u = 0; u < kInFlight; ++u) inner |= (held[u] >> (beam.request & 15) & 1) << u;
+  for (int u = 0; u < kInFlight; ++u) {
+    const uint32_t mask = !leaves && (passes >> u & 1) != 0 ? masks[first + u * kStride] : 0;
+    inner |= (mask >> (beam.request & 15) & 1) << u;
+  }
   if (!__any_sync(kAllLanes, leaves)) return inner;
   const uint32_t leaf = first + 1 - static_cast<uint32_t>(at.internal_nodes);
   return inner | test_rules<kStride>(at, beam, leaf, leaves ? passes : 0);

@@ -168,8 +168,9 @@ void join_rows(const std::vector<RowsOfRules>& predicates, int64_t group, uint16
 }
 
 // Joins the rules of all leaves of nodes of the last level.
-void join_rules(const Plan& plan, const uint16_t* rules, Range range, uint16_t* nodes) {
+void join_rules(const Plan& plan, Range range, uint16_t* nodes) {
   const int64_t first_entry = plan.level_starts[plan.levels] - 1;  // it leads to the first leaf
+  const uint16_t* rules = nodes + plan.level_starts[plan.levels];
   int32_t at = plan.leaf_offsets[plan.node_offsets[range.begin] - first_entry];
   for (int64_t node = range.begin; node < range.end; ++node) {
     const int32_t end = plan.leaf_offsets[plan.node_offsets[node + 1] - first_entry];
@@ -200,13 +201,9 @@ void join_group(const Plan& plan, const Batch& batch, const std::vector<RowsOfRu
   rules[plan.rules] = 0;  // the rule of stopped ads
   for (int64_t level = plan.levels; level-- > 0;) {
     const int64_t begin = plan.level_starts[level];
+    const auto join = level + 1 == plan.levels ? join_rules : join_children;
     parallel_ranges(plan.level_starts[level + 1] - begin, kPerTask, threads, [&](Range range) {
-      const Range own{begin + range.begin, begin + range.end};
-      if (level + 1 == plan.levels) {
-        join_rules(plan, rules, own, nodes);
-      } else {
-        join_children(plan, own, nodes);
-      }
+      join(plan, {begin + range.begin, begin + range.end}, nodes);
     });
   }
 }
