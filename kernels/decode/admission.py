@@ -46,11 +46,10 @@ def admission_of(users: UserTensors, index: DecodeIndex) -> tuple[Admission, lis
         internal_nodes=len(index.node_offsets) - 1,
         requests=len(users.bitmask),
     )
-    if index.exact is not None and users.eligible is not None:
+    if (exact := index.exact) is not None and users.eligible is not None:
         admission.eligible = address("users.eligible", users.eligible, device, torch.int16)
         admission.eligible_stride = users.eligible.shape[1]
-        leaf_rules, leaf_offsets = index.exact.leaf_rules, index.exact.leaf_offsets
-        admission.leaf_rules = _rows("rules of leaves", leaf_rules, leaf_offsets, device)
+        admission.leaf_rules = _rows("leaf rule", exact.leaf_rules, exact.leaf_offsets, device)
     if index.bitmask_index is None or index.bitmask_table is None:
         return admission, []
     admission.bitmask = _rows("bitmask", index.bitmask_index, index.bitmask_offsets, device)

@@ -342,16 +342,13 @@ __device__ uint32_t test_rules(const Admission& at, const BeamRow& beam, uint32_
       found[u] = found[u] != kNoId ? mask_of(found[u], beam.request) : 0;
     }
 #pragma unroll
-    for (int u = 0; u < kInFlight; ++u) {
-      if ((found[u] >> (beam.request & 15) & 1) == 0) continue;
-      held |= 1u << u;
-      count[u] = 0;
-    }
+    for (int u = 0; u < kInFlight; ++u) held |= (found[u] >> (beam.request & 15) & 1) << u;
   }
   const int lane = threadIdx.x % kWarp;
 #pragma unroll 1
   for (int u = 0; u < kInFlight; ++u) {
-    const int32_t from = picked(begin, u) + kAlone, until = picked(begin, u) + picked(count, u);
+    const int32_t from = picked(begin, u) + kAlone;
+    const int32_t until = (held >> u & 1) == 0 ? picked(begin, u) + picked(count, u) : 0;
 #pragma unroll 1
     for (uint32_t owners = __ballot_sync(kAllLanes, from < until); owners != 0;
          owners &= owners - 1) {

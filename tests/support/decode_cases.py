@@ -213,8 +213,7 @@ def _admission(
 def _odd_leaves(rng: np.random.Generator) -> tuple[Any, ...]:
     """Leaves with no rule, some, and thousands of which most are stopped."""
     index, users = random_lists(rng, (5.0, 11.0, 2.7), 17, 2)
-    users = with_eligible(users, index, REFERENCE)
-    return random_nodes(rng, index, 17, 31), users, index
+    return random_nodes(rng, index, 17, 31), with_eligible(users, index, REFERENCE), index
 
 
 def _no_beam_alive(rng: np.random.Generator) -> tuple[Any, ...]:
