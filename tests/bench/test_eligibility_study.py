@@ -36,7 +36,8 @@ from grace.index.matchers.derive import derive
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserEncoder, UserRows
-from grace.kernels import DecodeIndex, UserTensors, load_ops, with_eligible
+from grace.kernels import DecodeIndex, UserTensors, load_ops
+from grace.kernels.eligibility.eligible_nodes import eligible_at
 from support.bench_workloads import tiny
 from support.decode_cases import admitted_entries
 
@@ -81,9 +82,8 @@ def scores(exact: Snapshot, generator: Generator) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def eligible(exact: Snapshot, users: UserRows) -> torch.Tensor:
     index = DecodeIndex.of(exact, CPU)
-    masks = with_eligible(UserTensors.of(users, CPU), index, load_ops(CPU)).eligible
-    assert masks is not None
-    return masks
+    masks = load_ops(CPU).eligible_nodes(UserTensors.of(users, CPU), index)
+    return torch.stack([eligible_at(masks, user, index) for user in range(USERS)])
 
 
 def plain_logits(generator: Generator, user: int, nodes: Any) -> Any:
