@@ -1,4 +1,4 @@
-"""The devices that GRACE computes on, the line for one that is not there, what a GPU offers to
+"""The devices that GRACE computes on, the error for one that is not there, a GPU's limits for
 kernels, and copies of large arrays to a device without delaying other work on it.
 
 torch's own answer is a traceback, which differs with its build, the driver and the first call.
@@ -75,16 +75,16 @@ def limits_of(device: torch.device) -> Limits:
 
 
 def reads_operands(device: torch.device) -> bool:
-    """Return whether tensor cores read operands from shared memory, as those of Hopper and B200.
+    """Return whether tensor cores read operands from shared memory, as on Hopper and B200.
 
-    In Ampere, Ada and RTX Blackwell, operands take registers, which leave less for sums.
+    On Ampere, Ada and RTX Blackwell, operands take registers, and leave fewer for sums.
     """
     return HOPPER <= limits_of(device).capability < RTX_BLACKWELL
 
 
 def side_of_tile(device: torch.device, most: int, *, wide: bool) -> int:
-    """Return the most queries or keys of a tile, half as many if operands of `wide` heads take
-    registers."""
+    """Return how many queries or keys a tile may have: `most`, or half of it if `wide` heads have
+    their operands in registers."""
     return most // 2 if wide and not reads_operands(device) else most
 
 

@@ -46,11 +46,11 @@ LEAST_CAPABILITY = (8, 0)
 """The least compute capability of a GPU: Ampere's, the oldest that the portable code supports."""
 
 ARCHITECTURES = ("80", "86", "89", "90a", "100", "120")
-"""Whose code a wheel has. Code for 10.0 also runs on 10.3, and so on; the "a" binds to 9.0."""
+"""GPUs whose code a wheel has. Code for 10.0 also runs on 10.3, and so on; "a" binds to 9.0."""
 
 
 def code_flags(*architectures: str) -> tuple[str, ...]:
-    """Return nvcc's flags for their code, and for portable code, which a driver compiles."""
+    """Return nvcc's flags for the code of GPUs, and for portable code, which a driver compiles."""
     own = (f"-gencode=arch=compute_{each},code=sm_{each}" for each in architectures)
     return (*own, "-gencode=arch=compute_80,code=compute_80")
 
@@ -103,7 +103,7 @@ class Target:
     variable: str  # the environment variable that names another library to load
     link_flags: tuple[str, ...] = ()
     code: tuple[str, ...] = ()  # flags for the GPUs of a developer's build
-    all_code: tuple[str, ...] = ()  # of a bare build
+    all_code: tuple[str, ...] = ()  # flags for those of a bare build
 
     @property
     def library(self) -> str:
@@ -166,7 +166,7 @@ def build(
     root: Path = ROOT,
     target: Target = CPU,
 ) -> Path:
-    """Make the library in `out` (default: the package) current; `bare` has the code of all GPUs."""
+    """Make the library in `out` (default: the package) current; a `bare` one is for all GPUs."""
     digest = source_digest(root, target)
     if digest is None:
         raise NativeError(f"{root / 'src'}: no C++ sources here; build from a source checkout")
@@ -265,7 +265,7 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--cuda", action="store_true", help="the GPU kernels, with nvcc")
     kind.add_argument("--sanitize", action="store_true", help="address and undefined behaviour")
-    parser.add_argument("--bare", action="store_true", help="for a wheel: all GPUs, no objects")
+    parser.add_argument("--bare", action="store_true", help="for wheels: all GPUs, keep no objects")
     chosen = parser.parse_args(arguments)
     target = CUDA if chosen.cuda else CPU
     out = chosen.out or root / BUILD_DIR.name / ("sanitized" if chosen.sanitize else "")

@@ -85,7 +85,7 @@ class ServerState:
 
     @property
     def fp8_clipped(self) -> int:
-        """Numbers that the served model has clipped to the range of fp8."""
+        """The count of numbers that the served model clipped to the range of fp8."""
         return 0 if self.pair is None else self.pair.model.generation.fp8_clipped
 
     def sheds(self, priority: Priority) -> bool:

@@ -4,9 +4,9 @@ hf, hf prefix    Hugging Face T5 `generate`, as many beams as fit, with everythi
                  with `prefix_allowed_tokens_fn` over the catalogue: valid SIDs only
 ours, D0         the engine at the same beams, without constraints; D1: with the catalogue
 steps            one constrained step by STATIC, RecTokens and FlashRec, as far as they are
-                 installed, and by the engine in mode `cd`: the same beams and logits, or factors
-shapes           the engine at shapes for which others publish numbers; GR4AD's beams and positions
-                 are known, so the paper's decoder has them
+                 installed, and by the engine in mode `cd`, on the same beams and logits or factors
+shapes           the engine at shapes with published numbers. Of GR4AD's, only beams and positions
+                 are known: the paper's decoder has these
 
 Hugging Face's decoder attends to a context as wide as itself; all weights are random.
 """
@@ -152,7 +152,7 @@ def _ours(work: Workload, engine: Engine, batch: DecoderBatch, index: DecodeInde
 def _steps(
     work: Workload, engine: Engine, batch: DecoderBatch, catalogue: PeerCatalogue
 ) -> Iterator[Row]:
-    """Measure each step alone, of the paper's beams and of those that FlashRec's kernel takes."""
+    """Measure each step alone, with the paper's beams and with what FlashRec's kernel takes."""
     slot, narrow = admission_slot(engine.ops), _narrow(work, work.spec.sid_length)
     slot.point_at(batch.users, catalogue.index)
     steps: dict[tuple[int, ...], PeerStep] = {}
@@ -178,7 +178,7 @@ def _steps(
 
 
 class _Ours(Peer):
-    """Children are listed, scored and selected. `cd` begins at logits."""
+    """The engine lists, scores and selects the children. `cd` begins at logits."""
 
     name, version = "ours", ""
 
@@ -198,7 +198,7 @@ class _Ours(Peer):
 
 
 def _given(number: int, step: StepInputs, weights: FastWeights) -> PeerStep:
-    """Return the step for any program, with random factors of similar logits."""
+    """Return the step for any program, with random factors whose logits are similar."""
     choice, width = step.selection, weights.spec.d_model
     logits = choice.logits.float()
     if choice.row_scale is not None:

@@ -1,8 +1,8 @@
 """One constrained step of other programs: STATIC, RecTokens and FlashRec, each by its own code.
 
-An adapter builds a program's own index of the catalogue, and gives it the engine's beams and
-logits. What a program leaves to its caller, such as STATIC's dense positions and every top k, is
-written here in torch as the program itself writes it.
+An adapter builds a program's own index of the catalogue, and passes it the engine's beams and
+logits. The adapter adds, in torch and as the program itself writes it, what a program leaves to
+its caller: STATIC's dense positions, say, and every top k.
 """
 
 import sys
@@ -77,7 +77,7 @@ class PeerCatalogue:
 
 
 class Peer:
-    """A program. `sums_children`: it normalises over a beam's children, in bf16."""
+    """A program. With `sums_children`, it normalises over a beam's children, in bf16."""
 
     name: str
     version: str
@@ -98,9 +98,9 @@ class Absent(NamedTuple):
 
 
 def found_peers(static: Path | None, catalogue: PeerCatalogue) -> Iterator[Peer | Absent]:
-    """Return each program, built when it is asked for, or say what is missing."""
+    """Yield each program, built when it is asked for, or say what is missing."""
     if static is None:
-        yield Absent("STATIC", "give a checkout of its repository: --static PATH")
+        yield Absent("STATIC", "name a checkout of its repository by --static PATH")
     else:
         yield Static(static, catalogue)
     for build in (RecTokens, FlashRec):
@@ -128,10 +128,10 @@ def _kept(given: PeerStep, totals: Tensor, tokens: Tensor, states: Tensor) -> Ke
 
 
 class Static(Peer):
-    """Its mask of the dense positions, and below them `generate_and_apply_logprobs_mask`.
+    """A mask at the dense positions, and below them STATIC's `generate_and_apply_logprobs_mask`.
 
-    Compiled, as its own benchmark runs it. It cannot be recorded otherwise: it copies a number from
-    the host.
+    The step is compiled, as in STATIC's own benchmark. No graph could record it otherwise: it
+    copies a number from the host.
     """
 
     name = "STATIC"
@@ -182,10 +182,10 @@ class Static(Peer):
 
 
 class RecTokens(Peer):
-    """Its fused product with the head, at the positions below its dense ones.
+    """A fused product with the head, at the positions below the dense ones.
 
-    It normalises over a beam's children instead of all tokens, and computes no other logits. Its
-    own step finds the next nodes by a mask, which waits for the GPU; here they are gathered.
+    RecTokens normalises over a beam's children instead of all tokens, and computes no other logits.
+    Its own step finds the next nodes by a mask, which waits for the GPU. Here, a gather finds them.
     """
 
     name, sums_children = "RecTokens", True
@@ -210,10 +210,10 @@ class RecTokens(Peer):
 
 
 class FlashRec(Peer):
-    """Its expansion of sorted log-probabilities, over a dense table of nodes and tokens.
+    """An expansion of sorted log-probabilities, over a dense table of nodes and tokens.
 
-    Its CUDA kernel takes at most 512 beams; where it cannot run, FlashRec computes the same in
-    torch. It keeps as many beams as it gets, so the first position is a part of its prefill.
+    Its CUDA kernel takes at most 512 beams. Where the kernel cannot run, FlashRec computes the same
+    in torch. It keeps as many beams as it gets, so its first position is part of the prefill.
     """
 
     name = "FlashRec"
@@ -227,9 +227,9 @@ class FlashRec(Peer):
 
     @cached_property
     def _table(self) -> dict[str, Any]:
-        """Return whether each token continues each node, and the node it leads to.
+        """Return whether each token continues each node, and the node that it leads to.
 
-        FlashRec makes it from Python tuples, in minutes for millions of SIDs.
+        FlashRec makes the table from Python tuples, which takes minutes for millions of SIDs.
         """
         shape, device = (self._inner + 1, self._vocabulary), self._edges.device
         allowed = torch.zeros(shape, dtype=torch.bool, device=device)

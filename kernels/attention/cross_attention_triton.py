@@ -4,8 +4,8 @@
   block of beams after the other through them, while the queries of the next block load.
 * A user context is short, so its scores fit one tile: the softmax needs one pass, and scores and
   weights stay in registers. Longer contexts, and float32, which tensor cores do not multiply, go
-  through `_long_context`, block by block with a running maximum. So do contexts that would not
-  fit the shared memory of a smaller GPU.
+  through `_long_context`, block by block with a running maximum. So do contexts that do not
+  fit the GPU's shared memory.
 * The RMS factor multiplies scores, not queries, and queries of a memo are gathered in place.
 
 The kernel pads sizes that are not powers of two. It assumes d contiguous.
@@ -25,7 +25,7 @@ from grace.kernels.triton_parts import LOG2_E, add_keys, await_kernel_before, ea
 
 _BEAMS = 64  # of a block, at most
 _CONTEXT_BYTES = 131072  # of keys and values in shared memory, at most
-_WHOLE_TOKENS = 256  # at most: the scores of more would not fit the registers
+_WHOLE_TOKENS = 256  # of a context, at most: the scores of more would not fit the registers
 _PROGRAMS = 256  # that an H200 runs at once, two per SM
 
 

@@ -24,7 +24,7 @@ from grace.kernels.eligibility.tensors import ExactTensors, has_bit, pack_masks
 def eligible_nodes_reference(users: UserTensors, index: DecodeIndex) -> Tensor:
     """Return the masks of inner nodes and, after them, of rules: `UserTensors.eligible`.
 
-    int16 [ceil(B / 16), masks]. It works request by request: the nodes of one bound its memory.
+    int16 [ceil(B / 16), masks]. It works request by request: one request's nodes bound its memory.
     """
     exact = require_eligibility(users, index)
     rows = [predicate.passes(users) for predicate in exact.predicates]
@@ -37,8 +37,8 @@ def eligible_nodes_reference(users: UserTensors, index: DecodeIndex) -> Tensor:
 
 
 def eligible_at(masks: Tensor, request: int, index: DecodeIndex) -> Tensor:
-    """Return whether each node, leaves too, is eligible by a batch's masks.   bool [nodes]"""
-    assert index.exact is not None  # the masks are of such an index
+    """Return whether each node, also a leaf, is eligible by a batch's masks.   bool [nodes]"""
+    assert index.exact is not None  # only such an index has masks
     inner, rules = has_bit(masks, request).tensor_split([index.first_leaf])
     return torch.cat([inner, _leaves(rules, index.exact)])
 

@@ -62,7 +62,7 @@ class ExactTensors:
 
     @property
     def num_masks(self) -> int:
-        """The masks of a group: of the inner nodes, of the rules, and of the rule nobody passes."""
+        """The masks of a group: of inner nodes, rules, and the rule that no request passes."""
         return self.level_starts[-2] + self.num_rules + 1
 
 

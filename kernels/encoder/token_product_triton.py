@@ -115,7 +115,7 @@ def _tiles_of(x: Tensor, rows: Sequence[int], wide: int, after: token_product.Af
         return _Tiles(32, 32, 32, 4, 2)  # no tensor cores: what the registers hold
     if max(rows, default=0) <= 64:
         return _Tiles(16, 32, 128, 4, 3)
-    # A gate's numbers, or a product's operands, would not fit the registers of the largest.
+    # With the largest, the registers would hold neither a gate's numbers nor operands.
     for tiles, least in _LARGEST_FIRST[after == "gate" or not reads_operands(x.device) :]:
         programs = sum(triton.cdiv(each, tiles.rows) for each in rows) * (wide / tiles.columns)
         if programs >= least:

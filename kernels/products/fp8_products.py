@@ -81,7 +81,7 @@ class Addition:
     # for each
     request_scales: Tensor | None
     eps: float
-    clipped: Tensor | None = None  # int64 [1]: the numbers of rows that became LARGEST are added
+    clipped: Tensor | None = None  # int64 [1]: the count of rounded numbers that became LARGEST
 
     def check(self) -> None:
         check_product(self.rounded, self.weight)
@@ -183,7 +183,7 @@ def add_product_reference(given: Addition) -> RoundedRows:
 
 
 def outgrew(before: Tensor, factors: Tensor, d: int) -> Tensor:
-    """Return the rows whose norm, with the scale of before the addition, is beyond LARGEST."""
+    """Return which rows have a norm above LARGEST, by the scale from before the addition."""
     return (before * HEADROOM).square() * d > (factors * LARGEST).square()
 
 

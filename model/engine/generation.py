@@ -80,7 +80,7 @@ class Generation(Protocol):
 
     @property
     def fp8_clipped(self) -> int:
-        """The numbers that e4m3 has clipped so far. It waits for no batch."""
+        """The count of numbers that e4m3 has clipped. Reading it waits for no batch."""
 
     @property
     def graphs(self) -> int:

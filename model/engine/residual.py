@@ -54,7 +54,7 @@ class StreamWeights:
     embed: Tensor  # in the type of all weights that are not rounded
     products: Products = field(default_factory=Products)
     rounded: fp8.RoundedOps | None = None  # the products with rounded weights; None without them
-    clipped: Tensor | None = None  # int64 [1]: counts the rows' numbers that e4m3 clipped
+    clipped: Tensor | None = None  # int64 [1]: the count of numbers that e4m3 clipped
 
     @property
     def device(self) -> torch.device:

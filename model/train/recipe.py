@@ -49,7 +49,7 @@ class TrainingConfig(Section):
     )
     clip_norm: Annotated[float, Option(above=0)] = 1.0
     dropout: Annotated[float, Option("share of zeros after each layer", least=0, most=0.9)] = 0.0
-    event_dropout: Annotated[float, Option("share of older events", least=0, most=0.9)] = 0.0
+    event_dropout: Annotated[float, Option("share of old events left out", least=0, most=0.9)] = 0.0
     label_smoothing: Annotated[float, Option(least=0, most=0.9)] = 0.0
     validate_every: Annotated[int, Option("steps; 0 never validates", least=0)] = 0
     patience: Annotated[int, Option("validations without a better one", least=1)] = 5

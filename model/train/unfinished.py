@@ -43,7 +43,7 @@ class Unfinished:
             if state["made_of"] == self.made_of:
                 self.note(f"{self.path}: the training continues after step {state['done']:,}")
                 return state
-            fault = "comes from another recipe, --from, seed, device, log, GRACE or PyTorch"
+            fault = "has another recipe, --from, seed, device, log, or version of GRACE or PyTorch"
         except FileNotFoundError:
             return None
         except (*_UNREADABLE, UnpicklingError) as error:

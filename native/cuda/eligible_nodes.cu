@@ -32,8 +32,8 @@ struct Predicates {
   int32_t count;
 };
 
-// Writes rules + 1 masks of each group, `stride` apart; the last rule stands for stopped ads, and
-// nobody passes it. With `more`, rules must also have passed the predicates of an earlier launch.
+// Writes rules + 1 masks for each group, `stride` apart. The last rule stands for stopped ads: no
+// request passes it. With `more`, rules must also have passed the predicates of an earlier launch.
 __global__ void __launch_bounds__(kBlock)
     rule_masks(Predicates predicates, int64_t rules, int64_t requests, bool more, uint16_t* masks,
                int64_t stride) {
@@ -75,9 +75,9 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-// Range i, a node, has the members offsets[i] .. offsets[i + 1], which are children with the masks
-// masks[j]. Above the leaves, its members are the rules of all these children: rule ids[j] of child
-// c, from borders[c - first_child] on, has the mask masks[ids[j]].
+// Range i is a node. Its members are its children offsets[i] .. offsets[i + 1]; child j has the
+// mask masks[j]. Above leaves, the members are the children's rules instead. Those of child c begin
+// at borders[c - first_child], and member j has the mask masks[ids[j]].
 struct Ranges {
   const int32_t* offsets;
   int64_t count;
@@ -90,7 +90,7 @@ struct Ranges {
   int64_t stride;         // of masks and any, from group to group
 };
 
-// Returns where the members of range i begin, after the last range where they end.
+// Returns where the members of range i begin; for i = count, where those of the last range end.
 template <bool kIds>
 __device__ int32_t border(const Ranges& of, int64_t i) {
   const int32_t child = __ldcs(of.offsets + i);
@@ -220,7 +220,7 @@ std::vector<RowsOfRules> predicate_rows(Call& call, const Plan& plan) {
   return rows;
 }
 
-// Writes the masks of rules, and of the one that nobody passes.
+// Writes the masks of rules, and of the one that no request passes.
 void join_rows(const Call& call, const std::vector<RowsOfRules>& rows, int64_t rules,
                uint16_t* masks, int64_t stride) {
   const dim3 blocks(static_cast<unsigned>(rules / (kBlock * kRules) + 1),

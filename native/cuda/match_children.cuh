@@ -5,8 +5,8 @@
 // and one pass over a Bloom row tests all of a user's queries. Each lane has several children in
 // flight. If a child has several rows (k-way), its first row is tested alone, which decides nearly
 // all. Then the lanes share the other rows of the undecided children: one row per child at first,
-// more as children drop out. In mode `exact` the test is one bit of the child's node, or
-// for a leaf one bit of each of its rules.
+// more as children drop out. In mode `exact` the test reads one bit of the child's node or,
+// for a leaf, of each of its rules.
 #pragma once
 
 #include "grace/admission.h"
@@ -313,9 +313,9 @@ __device__ uint32_t test_set(const AdmissionSet& set, const BeamRow& beam, uint3
   return passes & ~(fails & ~held);
 }
 
-// Returns the `asked` leaves that have a rule that their user passes. A lane tests the first rules
-// of its leaves, which decides nearly all. Then all lanes share the other rules of one leaf after
-// another. All lanes call it together.
+// Returns which of the `asked` leaves have a rule that their user passes. A lane tests the first
+// rules of its leaves, which decides nearly all. Then all lanes share the other rules of one leaf
+// after another. All lanes call it together.
 template <int kStride>
 __device__ uint32_t test_rules(const Admission& at, const BeamRow& beam, uint32_t first,
                                uint32_t asked) {

@@ -41,7 +41,7 @@ _VALUE_BYTES = 80  # for each set value, in the hash table that finds it, and it
 _ID_BYTES = 4
 _OFFSET_BYTES = 8  # of posting lists
 _ROW_BYTES = 8  # to read a byte of a row that is put: as text, as columns, and as rules
-_MASK_BYTES = 2  # for each node and 16 requests
+_MASK_BYTES = 2  # a bit for each of 16 requests
 _MORE = "give the server more memory"
 _HOST = torch.device("cpu")
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
@@ -98,7 +98,7 @@ def memory_needed(
 
 
 def mask_bytes(counts: Counts, max_batch: int) -> int:
-    """Return the most memory of masks of inner nodes and rules, and of the rows of these.
+    """Return the most memory of the masks of inner nodes and rules, and of the rules' rows.
 
     An explanation has one request, and counts as a whole batch.
     """

@@ -282,7 +282,7 @@ def test_a_programs_rows_have_every_step_or_say_what_is_missing(peers: Any) -> N
     expected = [(step, *width) for own in widths for step, width in enumerate(own)]
     assert [(x["step"], x["beams"], x["kept"]) for x in steps[::2]] == expected
     missing = {x["variant"]: x["unavailable"] for x in rows if "unavailable" in x}
-    assert missing["STATIC"] == "give a checkout of its repository: --static PATH"
+    assert missing["STATIC"] == "name a checkout of its repository by --static PATH"
     for name in ("RecTokens", "FlashRec"):
         assert name in missing or any(x["variant"].startswith(f"{name}, ") for x in rows)
     shapes = [x["variant"] for x in rows_of(rows, "whole")]

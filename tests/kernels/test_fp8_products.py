@@ -102,7 +102,7 @@ def grown_rows(device: torch.device) -> tuple[RoundedRows, Tensor]:
 
 @pytest.mark.parametrize("device", [CPU, pytest.param(GPU, marks=pytest.mark.gpu)])
 def test_an_addition_counts_the_numbers_that_it_clips(device: torch.device) -> None:
-    """Row 1 gets numbers beyond 448; so do no others, and row 2 only nearly."""
+    """Row 1 alone gets numbers beyond 448. Row 2 gets one just below."""
     weight = RoundedWeight.of(torch.eye(128, device=device), reads="plain")
     rows = torch.ones((300, 128), dtype=torch.bfloat16, device=device)
     x = torch.zeros((300, 128), device=device)

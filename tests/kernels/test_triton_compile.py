@@ -87,7 +87,7 @@ class Compiled:
 
 
 def compiled_launch(gpu: int, body: Callable[..., Any], *arguments: Any) -> Compiled:
-    """Compile the last launch of `body` for these arguments, of the device `meta`, as on a GPU."""
+    """Compile the last launch of `body` for these arguments, of the device `meta`, for a GPU."""
     module = sys.modules[body.__module__]
     kernels = {name: x for name, x in vars(module).items() if isinstance(x, JITFunction)}
     fakes = {name: MagicMock() for name in kernels}
@@ -238,7 +238,7 @@ def decoder_cases() -> Iterator[Case]:
 
 
 def causal_cases() -> Iterator[Case]:
-    """A program reads its prompt's length from memory, so one launch is for all lengths."""
+    """A program reads its prompt's length from memory, so one compiled launch fits all lengths."""
     offsets, table = meta(9, dtype=torch.int32), meta(2048, 3, dtype=torch.int32)
     positions, scale = meta(8000, dtype=torch.int32), meta(2048, dtype=torch.float32)
     for d in (128, 256):

@@ -211,7 +211,7 @@ def _admission(
 
 
 def _odd_leaves(rng: np.random.Generator) -> tuple[Any, ...]:
-    """Leaves with no rule, some, and thousands of which most are stopped."""
+    """Leaves with no rule, with some, and with thousands, most of them stopped."""
     index, users = random_lists(rng, (5.0, 11.0, 2.7), 17, 2)
     return random_nodes(rng, index, 17, 31), with_eligible(users, index, REFERENCE), index
 

@@ -61,7 +61,7 @@ CAUSAL_PER_SECOND = 60.0
 
 
 class PublishedRate(NamedTuple):
-    """Requests a second, and the watts for which the card is rated: nobody publishes its draw."""
+    """Requests a second, and the card's rated watts: no system publishes what its card draws."""
 
     system: str
     card: str

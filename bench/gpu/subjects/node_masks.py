@@ -1,4 +1,4 @@
-"""Mode `exact`: the time to make the masks from which a batch's eligible nodes follow, and memory.
+"""Mode `exact`: time and memory of the masks from which a batch's eligible nodes follow.
 
 It is measured whole and, on a GPU, step by step, over several sizes of the catalogue and numbers of
 set values per request, and with all forms of components. Batches of users take turns. The masks of

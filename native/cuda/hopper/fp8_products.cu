@@ -1,5 +1,5 @@
 // Products of rows and weights rounded to e4m3, and what a decoder's layer does with each result.
-// Without more to do, a product is cuBLASLt's (kernels/products/fp8_products_cuda.py).
+// cuBLASLt computes the products that nothing follows (kernels/products/fp8_products_cuda.py).
 //
 // Weights and rows stream through shared memory: a warp starts their copies several stages ahead.
 // Two groups of four warps take turns. While one multiplies, the other writes the results of its

@@ -84,7 +84,7 @@ struct Plan {
   int64_t levels;               // of nodes that are no leaves
 };
 
-// The masks of a group: of the inner nodes, and then of the rules and one that nobody passes.
+// The masks of a group: those of inner nodes, of rules, and of the rule that no request passes.
 inline int64_t masks_of_group(const Plan& plan) {
   return plan.level_starts[plan.levels] + plan.rules + 1;
 }

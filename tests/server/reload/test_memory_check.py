@@ -58,7 +58,7 @@ def test_the_masks_of_requests_a_load_and_an_explanation_are_counted(
     users = UserEncoder(snapshot.schema, snapshot.set_values)
 
     def masks(requests: int) -> tuple[int, int]:
-        """Those of nodes and rules, and of the rows that they are made from."""
+        """Return the bytes of masks of nodes and rules, and of rows that they are made from."""
         batch = UserTensors.of(users.read([], requests, now=0).rows, CPU)
         made, exact = with_eligible(batch, index, ops).eligible, index.exact
         assert made is not None
