@@ -28,6 +28,7 @@ from grace.bench.gpu.subjects.served import (
     IN_FLIGHT,
     ONE,
     Served,
+    alone_facts,
     in_background,
     latencies,
     load_server,
@@ -49,7 +50,6 @@ _IDLE_RATE = 4.0
 _IDLE_SECONDS = 10.0
 _SWAP_SECONDS = 10.0  # a load of the paper's catalogue takes seconds
 _LOAD_SECONDS = 120.0  # the most that one live load may take
-_ALONE = ("p50_ms", "p99_ms", "errors", "withdrawn", "valid")
 _VERSIONS = (FIRST_VERSION, FIRST_VERSION + 1)
 
 
@@ -124,7 +124,7 @@ def _swaps(served: Served) -> Iterator[Row]:
             yield {
                 "measure": "swap",
                 **row,
-                **{f"alone_{name}": alone[name] for name in _ALONE},
+                **alone_facts(alone),
                 "live_load_s": swapped,
                 "live_load_faults": faults,
             }

@@ -1,22 +1,18 @@
 """Check the whole path's replies: the ads that its SIDs and plain rules give, and no others.
 
-The user's strings and the rules' lists decide here which ads a user may see, in NumPy, without the
-service's matcher: attribute bits one by one, set values by the rules' lists.
+The plain tests of `Explain` decide here which ads a user may see, without the service's matcher.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import DeviceError
+from grace.index.forms.components import parts_of
 from grace.index.snapshot import Snapshot
-from grace.index.targeting.rules import SetRules
-from grace.index.targeting.schema import Attribute, TargetSet
 from grace.index.trie import NO_NODE
-from grace.index.users.user_rows import UserAttributes
-from grace.index.users.values import InternedValues
 from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
 from grace.server.messages import AnsweredBatch, GeneratedBatch
 
@@ -39,10 +35,9 @@ def check_replies(
     leaves, scores = generated.leaves.numpy(), generated.scores.numpy()
     for row, answer in enumerate(answered.answers):
         retrieval = answer.request.retrieval
-        user = RetrieveRequest.FromString(retrieval.message).user
         fault = check_reply(
             snapshot,
-            {name: list(given.values) for name, given in user.items()},
+            RetrieveRequest.FromString(retrieval.message),
             leaves[row],
             scores[row],
             retrieval.max_ads,
@@ -57,7 +52,7 @@ def check_replies(
 
 def check_reply(
     snapshot: Snapshot,
-    user: UserAttributes,
+    request: RetrieveRequest,
     leaves: npt.NDArray[np.int32],
     scores: npt.NDArray[np.float32],
     max_ads: int,
@@ -65,7 +60,7 @@ def check_reply(
 ) -> str:
     """Return what is wrong with the ads of a reply to these SIDs; "" if nothing is."""
     live = np.flatnonzero(leaves != NO_NODE)
-    ads = ads_of(snapshot, leaves[live], user)
+    ads = ads_of(snapshot, leaves[live], request)
     passing = scores[live][ads.leaf[ads.passes]]
     expected = dict(zip(ads.ids[ads.passes].tolist(), passing.tolist(), strict=True))
     return fault_of(reply, expected, len(ads.ids), max_ads)
@@ -94,70 +89,28 @@ def fault_of(
     return ""
 
 
-def ads_of(snapshot: Snapshot, leaves: npt.NDArray[np.integer], user: UserAttributes) -> LeafAds:
+def ads_of(
+    snapshot: Snapshot, leaves: npt.NDArray[np.integer], request: RetrieveRequest
+) -> LeafAds:
     ads = snapshot.ads
     begins, ends = ads.ad_offsets[leaves], ads.ad_offsets[leaves + 1]
     ordinals = _ranges(begins, ends)
     rules, of_rule = np.unique(ads.ad_rule[ordinals], return_inverse=True)
     of_leaf = np.repeat(np.arange(len(leaves)), ends - begins)
-    return LeafAds(ads.ad_ids[ordinals], of_leaf, eligible_rules(snapshot, rules, user)[of_rule])
+    passes = eligible_rules(snapshot, rules, request)[of_rule]
+    return LeafAds(ads.ad_ids[ordinals], of_leaf, passes)
 
 
 def eligible_rules(
-    snapshot: Snapshot, rules: npt.NDArray[np.integer], user: UserAttributes
+    snapshot: Snapshot, rules: npt.NDArray[np.integer], request: RetrieveRequest
 ) -> Bools:
-    """Return which rules let the user see an ad, by the schema's definitions.   [n]"""
-    schema, targeting = snapshot.schema, snapshot.rules
+    """Return which rules, none of which has alternatives, let the user see an ad.   [n]"""
     passes = np.ones(len(rules), np.bool_)
-    rows = targeting.bitmask_table[targeting.rows[rules, 0]]
-    for attribute, first in schema.places:
-        for bit in _bits(attribute, first, values_of(user, attribute.name)):
-            passes &= (rows[:, bit >> 6] >> np.uint64(bit & 63) & np.uint64(1)).astype(np.bool_)
-    for s, target_set in enumerate(schema.sets):
-        own = targeting.rows[rules, 1 + s]
-        values = values_of(user, target_set.name)
-        passes &= _set_passes(target_set, targeting.sets[s], snapshot.set_values[s], own, values)
+    for component, ids, rows in parts_of(snapshot):
+        own, of_rule = np.unique(ids[rules], return_inverse=True)
+        tested = [component.explain(rows, row, request) for row in own.tolist()]
+        passes &= np.array([all(each.passes for each in reasons) for reasons in tested])[of_rule]
     return passes
-
-
-def values_of(user: UserAttributes, name: str) -> Sequence[str]:
-    values = user.get(name, ())
-    return values if isinstance(values, Sequence) else ()
-
-
-def _bits(attribute: Attribute, first: int, values: Sequence[str]) -> list[int]:
-    """The bits that must be set; `other` stands for an unlisted value, and for no value."""
-    other = first + len(attribute.values)
-    given = list(values) or ([] if attribute.missing is None else [attribute.missing])
-    places = {value: first + place for place, value in enumerate(attribute.values)}
-    return [places.get(value, other) for value in given] or [other]
-
-
-def _set_passes(
-    target_set: TargetSet,
-    rules: SetRules,
-    interned: InternedValues,
-    own: npt.NDArray[np.integer],
-    values: Sequence[str],
-) -> Bools:
-    ids = [interned.ids[value] for value in values if value in interned.ids]
-    included, has_include = _listed(*rules.include, own, ids)
-    excluded, has_exclude = _listed(*rules.exclude, own, ids)
-    passes = (included | ~has_include) & ~excluded
-    if not values and not target_set.missing_passes_exclude:
-        passes &= ~has_exclude
-    return passes
-
-
-def _listed(
-    offsets: Int64, listed: npt.NDArray[np.int32], rules: npt.NDArray[np.integer], ids: list[int]
-) -> tuple[Bools, Bools]:
-    """Return whether any of the ids is in each rule's list, and whether the list has any."""
-    begins, ends = offsets[rules], offsets[rules + 1]
-    found = np.isin(listed[_ranges(begins, ends)], ids)
-    sums = np.concatenate([[0], np.cumsum(found)])
-    edges = np.concatenate([[0], np.cumsum(ends - begins)])
-    return sums[edges[1:]] > sums[edges[:-1]], ends > begins
 
 
 def _ranges(begins: Int64, ends: Int64) -> Int64:

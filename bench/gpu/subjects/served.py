@@ -206,6 +206,12 @@ def load_server(
     return {**load_row(load, own, processes), "cpu": busiest(watch, own)}
 
 
+def alone_facts(alone: Row) -> Row:
+    """Return the row of a load that was made alone, for the row of the same load with others."""
+    names = "p50_ms", "p99_ms", "errors", "withdrawn", "valid"
+    return {f"alone_{name}": alone[name] for name in names}
+
+
 def busiest(watch: ThreadWatch, own: Mapping[str, Any]) -> dict[str, float]:
     """Return the threads' shares of a core in the steady part of a load."""
     began, seconds = own["began"], own["seconds"]
