@@ -12,6 +12,7 @@ import numpy.typing as npt
 from grace.configs.errors import DeviceError
 from grace.index.forms.components import parts_of
 from grace.index.snapshot import Snapshot
+from grace.index.targeting.rules import places_of
 from grace.index.trie import NO_NODE
 from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
 from grace.server.messages import AnsweredBatch, GeneratedBatch
@@ -93,10 +94,9 @@ def ads_of(
     snapshot: Snapshot, leaves: npt.NDArray[np.integer], request: RetrieveRequest
 ) -> LeafAds:
     ads = snapshot.ads
-    begins, ends = ads.ad_offsets[leaves], ads.ad_offsets[leaves + 1]
-    ordinals = _ranges(begins, ends)
+    offsets, ordinals = places_of(ads.ad_offsets, leaves)
     rules, of_rule = np.unique(ads.ad_rule[ordinals], return_inverse=True)
-    of_leaf = np.repeat(np.arange(len(leaves)), ends - begins)
+    of_leaf = np.repeat(np.arange(len(leaves)), np.diff(offsets))
     passes = eligible_rules(snapshot, rules, request)[of_rule]
     return LeafAds(ads.ad_ids[ordinals], of_leaf, passes)
 
@@ -111,10 +111,3 @@ def eligible_rules(
         tested = [component.explain(rows, row, request) for row in own.tolist()]
         passes &= np.array([all(each.passes for each in reasons) for reasons in tested])[of_rule]
     return passes
-
-
-def _ranges(begins: Int64, ends: Int64) -> Int64:
-    """begins[i] .. ends[i], one after the other."""
-    counts = ends - begins
-    starts = np.cumsum(counts) - counts
-    return np.repeat(begins - starts, counts) + np.arange(int(counts.sum()))
