@@ -11,12 +11,12 @@ from contextlib import ExitStack
 from itertools import cycle
 from time import perf_counter
 
+from grace.bench.background import in_background
 from grace.bench.gpu.instruments.changed_ads import ChangedAds, SeenReply
 from grace.bench.gpu.subjects.served import (
     Served,
     ServedFiles,
     alone_facts,
-    in_background,
     load_server,
 )
 from grace.bench.load.client import OpenLoop

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
 
+from grace.bench.background import in_background
 from grace.bench.gpu.fresh import measure_changes
 from grace.bench.gpu.subjects.catalogue import FIRST_VERSION
 from grace.bench.gpu.subjects.served import (
@@ -30,7 +31,6 @@ from grace.bench.gpu.subjects.served import (
     ONE,
     Served,
     alone_facts,
-    in_background,
     latencies,
     load_server,
     roomy_folder,

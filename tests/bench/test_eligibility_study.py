@@ -13,7 +13,7 @@ from grace.bench import result_tables
 from grace.bench.eligibility import study
 from grace.bench.eligibility.audience import make_audience, with_many_locations
 from grace.bench.eligibility.blocking import PASSING, asking, passing_pct, with_flights_and_filters
-from grace.bench.eligibility.path_scores import PathScores
+from grace.bench.eligibility.path_scores import BEAMS, NUM_SIDS, GeneratorKnobs, PathScores
 from grace.bench.eligibility.search import best_possible, search
 from grace.bench.eligibility.tables import blocked_tables, paper_tables, study_tables
 from grace.bench.gpu.subjects.workload import workload_of
@@ -21,13 +21,6 @@ from grace.bench.options import BenchOptions
 from grace.bench.result_file import Row, read_result
 from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
 from grace.catalogues.paper.draws import Draws, Stream
-from grace.catalogues.paper.generator import (
-    BEAMS,
-    NUM_SIDS,
-    Generator,
-    GeneratorKnobs,
-    generator_of,
-)
 from grace.catalogues.paper.population import make_users
 from grace.catalogues.paper.snapshots import paper_snapshot
 from grace.catalogues.paper.spec import PaperSpec
@@ -61,8 +54,8 @@ def exact(facts: Snapshot) -> Snapshot:
 
 
 @pytest.fixture(scope="module")
-def generator(exact: Snapshot) -> Generator:
-    return generator_of(exact, Draws(7), GeneratorKnobs())
+def generator(exact: Snapshot) -> PathScores:
+    return PathScores(exact, Draws(7), GeneratorKnobs(), CPU)
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +66,8 @@ def users(catalogue: PaperCatalogue, exact: Snapshot) -> UserRows:
 
 
 @pytest.fixture(scope="module")
-def scores(exact: Snapshot, generator: Generator) -> torch.Tensor:
-    paths = PathScores(generator, exact.trie.level_starts, CPU)
-    return torch.stack([paths.of(user) for user in range(USERS)])
+def scores(generator: PathScores) -> torch.Tensor:
+    return torch.stack([generator.of(user) for user in range(USERS)])
 
 
 @pytest.fixture(scope="module")
@@ -86,14 +78,14 @@ def eligible(exact: Snapshot, users: UserRows) -> torch.Tensor:
     return masks
 
 
-def plain_logits(generator: Generator, user: int, nodes: Any) -> Any:
+def plain_logits(generator: PathScores, user: int, nodes: Any) -> Any:
     liking = generator.draws.normal(Stream.AFFINITY, nodes | np.int64(user << 32))
     weighted = generator.popularity_weight(user) * generator.log_ads[nodes]
     return (weighted + generator.knobs.liking * liking).astype(np.float64)
 
 
 def test_a_path_s_score_sums_the_log_softmax_over_siblings(
-    exact: Snapshot, generator: Generator, scores: torch.Tensor
+    exact: Snapshot, generator: PathScores, scores: torch.Tensor
 ) -> None:
     trie = exact.trie
     for user in range(USERS):

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from grace.bench.background import in_background
 from grace.bench.fleet import scaling
 from grace.bench.fleet.envoy import envoy_program
 from grace.bench.gpu import attention, budget, fresh, gtm, ladder, overlap, serve
 from grace.bench.gpu.pages.serve_tables import fleet_tables, serve_tables
 from grace.bench.gpu.subjects.catalogue import Catalogue, catalogue_spec, full_requests
-from grace.bench.gpu.subjects.served import in_background
 from grace.bench.gpu.subjects.workload import PAPER, workload_of
 from grace.bench.markdown import ms
 from grace.bench.options import BenchOptions

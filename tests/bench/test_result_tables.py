@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from grace.bench import result_tables
+from grace.bench.eligibility.path_scores import GeneratorKnobs
 from grace.bench.eligibility.tables import blocked_tables, paper_tables, study_tables
 from grace.bench.gpu.pages.document import MACHINES, performance_document
 from grace.bench.markdown import replaced
@@ -24,7 +25,6 @@ from grace.bench.result_tables import (
     overload_tables,
     printed_tables,
 )
-from grace.catalogues.paper.generator import GeneratorKnobs
 from grace.catalogues.paper.spec import PaperKnobs
 
 BUILD, PASSRATE, BLOCKED = map(

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from grace.configs.arrays import Bools, Int64, Integers
 from grace.configs.errors import DeviceError
 from grace.index.forms.components import parts_of
 from grace.index.snapshot import Snapshot
@@ -16,9 +16,6 @@ from grace.index.targeting.rules import places_of
 from grace.index.trie import NO_NODE
 from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
 from grace.server.messages import AnsweredBatch, GeneratedBatch
-
-Bools = npt.NDArray[np.bool_]
-Int64 = npt.NDArray[np.int64]
 
 
 class LeafAds(NamedTuple):
@@ -35,36 +32,18 @@ def check_replies(
     """Raise if a reply's ads are not those that its SIDs and plain rules give."""
     leaves, scores = generated.leaves.numpy(), generated.scores.numpy()
     for row, answer in enumerate(answered.answers):
-        retrieval = answer.request.retrieval
-        fault = check_reply(
-            snapshot,
-            RetrieveRequest.FromString(retrieval.message),
-            leaves[row],
-            scores[row],
-            retrieval.max_ads,
-            RetrieveResponse.FromString(answer.reply),
-        )
+        retrieval, reply = answer.request.retrieval, RetrieveResponse.FromString(answer.reply)
+        live = np.flatnonzero(leaves[row] != NO_NODE)
+        request = RetrieveRequest.FromString(retrieval.message)
+        ads = ads_of(snapshot, leaves[row, live], request)
+        passing = scores[row, live][ads.leaf[ads.passes]]
+        expected = dict(zip(ads.ids[ads.passes].tolist(), passing.tolist(), strict=True))
+        fault = fault_of(reply, expected, len(ads.ids), retrieval.max_ads)
         if fault:
             raise DeviceError(
                 f"{name}, the whole path, request {retrieval.request_id}: {fault}: it is wrong, "
                 "and was not measured; run the tests of index and server"
             )
-
-
-def check_reply(
-    snapshot: Snapshot,
-    request: RetrieveRequest,
-    leaves: npt.NDArray[np.int32],
-    scores: npt.NDArray[np.float32],
-    max_ads: int,
-    reply: RetrieveResponse,
-) -> str:
-    """Return what is wrong with the ads of a reply to these SIDs; "" if nothing is."""
-    live = np.flatnonzero(leaves != NO_NODE)
-    ads = ads_of(snapshot, leaves[live], request)
-    passing = scores[live][ads.leaf[ads.passes]]
-    expected = dict(zip(ads.ids[ads.passes].tolist(), passing.tolist(), strict=True))
-    return fault_of(reply, expected, len(ads.ids), max_ads)
 
 
 def fault_of(
@@ -90,9 +69,7 @@ def fault_of(
     return ""
 
 
-def ads_of(
-    snapshot: Snapshot, leaves: npt.NDArray[np.integer], request: RetrieveRequest
-) -> LeafAds:
+def ads_of(snapshot: Snapshot, leaves: Integers, request: RetrieveRequest) -> LeafAds:
     ads = snapshot.ads
     offsets, ordinals = places_of(ads.ad_offsets, leaves)
     rules, of_rule = np.unique(ads.ad_rule[ordinals], return_inverse=True)
@@ -101,9 +78,7 @@ def ads_of(
     return LeafAds(ads.ad_ids[ordinals], of_leaf, passes)
 
 
-def eligible_rules(
-    snapshot: Snapshot, rules: npt.NDArray[np.integer], request: RetrieveRequest
-) -> Bools:
+def eligible_rules(snapshot: Snapshot, rules: Integers, request: RetrieveRequest) -> Bools:
     """Return which rules, none of which has alternatives, let the user see an ad.   [n]"""
     passes = np.ones(len(rules), np.bool_)
     for component, ids, rows in parts_of(snapshot):

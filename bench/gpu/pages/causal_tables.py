@@ -64,7 +64,10 @@ def _wholes_table(rows: Sequence[Row]) -> str:
         ("reading", lambda row: ms(row.get("read_p50_ms"))),
         ("searching", lambda row: ms(row.get("search_p50_ms"))),
         ("requests/s", "**{requests_per_s:,.0f}**"),
-        ("requests/J", _per_joule),
+        (
+            "requests/J",
+            lambda x: f"{x['requests_per_s'] / x['power_w']:.2f}" if x["power_w"] else "",
+        ),
         ("published", _published),
         ("MHz / W", POWER),
     )
