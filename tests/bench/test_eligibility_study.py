@@ -70,14 +70,6 @@ def scores(generator: PathScores) -> torch.Tensor:
     return torch.stack([generator.of(user) for user in range(USERS)])
 
 
-@pytest.fixture(scope="module")
-def eligible(exact: Snapshot, users: UserRows) -> torch.Tensor:
-    index = DecodeIndex.of(exact, CPU)
-    masks = with_eligible(UserTensors.of(users, CPU), index, load_ops(CPU)).eligible
-    assert masks is not None
-    return masks
-
-
 def plain_logits(generator: PathScores, user: int, nodes: Any) -> Any:
     liking = generator.draws.normal(Stream.AFFINITY, nodes | np.int64(user << 32))
     weighted = generator.popularity_weight(user) * generator.log_ads[nodes]
@@ -122,8 +114,11 @@ def test_searches_keep_the_best_admitted_children_of_every_step(
 
 
 def test_the_best_possible_search_is_that_of_an_exact_test_and_unlimited_beams(
-    exact: Snapshot, users: UserRows, scores: torch.Tensor, eligible: torch.Tensor
+    exact: Snapshot, users: UserRows, scores: torch.Tensor
 ) -> None:
+    index = DecodeIndex.of(exact, CPU)
+    eligible = with_eligible(UserTensors.of(users, CPU), index, load_ops(CPU)).eligible
+    assert eligible is not None
     leaves, first = exact.trie.num_leaves, exact.trie.first_leaf
     found = best_possible(scores, eligible, first)
     whole = np.arange(leaves, dtype=np.int32)

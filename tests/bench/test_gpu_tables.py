@@ -176,11 +176,8 @@ def test_ads_change_while_a_server_is_loaded(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(fresh, "CHANGES", 2)  # each takes a second
     rows = list(serve.measure(tiny("serve", "visible:exact", "fresh:exact", seconds=1.3)))
     visible, loaded = rows
-    assert (visible["measure"], visible["changes"], visible["replies_compared"]) == (
-        "visible",
-        2,
-        2,
-    )
+    assert (visible["measure"], visible["changes"]) == ("visible", 2)
+    assert visible["replies_compared"] == 2
     assert 0 < visible["visible_p50_s"] <= visible["visible_p99_s"] <= visible["visible_p100_s"]
     assert (loaded["measure"], loaded["rps"], loaded["faults"]) == ("fresh", 20.0, [])
     assert loaded["changes"] > 1

@@ -84,5 +84,6 @@ def eligible_rules(snapshot: Snapshot, rules: Integers, request: RetrieveRequest
     for component, ids, rows in parts_of(snapshot):
         own, of_rule = np.unique(ids[rules], return_inverse=True)
         tested = [component.explain(rows, row, request) for row in own.tolist()]
-        passes &= np.array([all(each.passes for each in reasons) for reasons in tested])[of_rule]
+        passing = [all(each.passes for each in reasons) for reasons in tested]
+        passes &= np.array(passing, np.bool_)[of_rule]
     return passes
