@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
