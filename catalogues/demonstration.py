@@ -22,7 +22,7 @@ from grace.index.ads_table import AdsTable, KnownAd
 from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, UserTensors, load_ops
-from grace.kernels.eligibility.tensors import has_bit
+from grace.kernels.eligibility.eligible_nodes import eligible_at
 from grace.model.checkpoints.checkpoint import load_encoder_decoder, require_match
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.model import Model
@@ -121,8 +121,8 @@ class Demonstration:
         snapshot = self._snapshot
         index = DecodeIndex.of(snapshot, CPU)
         rows = UserEncoder.of(snapshot).encode([request_of_json(self.request)])
-        nodes = load_ops(CPU).eligible_nodes(UserTensors.of(rows, CPU), index)
-        eligible = has_bit(nodes, 0).numpy()[index.first_leaf :]
+        masks = load_ops(CPU).eligible_nodes(UserTensors.of(rows, CPU), index)
+        eligible = eligible_at(masks, 0, index)[index.first_leaf :].numpy()
         scores, below, steps = self._scores(), np.arange(len(self._sids)), []
         for position, chosen in enumerate(sid):
             tokens = self._sids[below, position]

@@ -18,6 +18,7 @@ from grace.index.snapshot import Snapshot
 from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserRows
 from grace.kernels import DecodeIndex, Ops, UserTensors, with_eligible
+from grace.kernels.eligibility.eligible_nodes import eligible_at
 
 BUCKETS = (
     ("all", 0, 1 << 62),
@@ -69,23 +70,25 @@ class Counting:
         self.matcher = ExactMatcher(exact, available_cores())
         self._device, self._ops = device, ops
 
-    def asking(self, users: UserRows) -> UserTensors:
-        """Return the users with their eligible nodes."""
-        return with_eligible(UserTensors.of(users, self._device), self.index, self._ops)
+    def asking(self, users: UserRows) -> tuple[UserTensors, Tensor]:
+        """Return the users with their masks, and each one's eligible nodes.   bool [B, nodes]"""
+        asked = with_eligible(UserTensors.of(users, self._device), self.index, self._ops)
+        assert asked.eligible is not None
+        nodes = [eligible_at(asked.eligible, user, self.index) for user in range(len(users))]
+        return asked, torch.stack(nodes)
 
     def best(self, found: Found, users: UserRows) -> Best:
         offsets, leaves, scores = _leaves(found, self.first_leaf)
         reply = self.matcher.match(users, offsets, leaves, scores, TOP_ADS)
         return Best(_mass(offsets, scores), _of_each(reply.offsets, reply.ad_ids))
 
-    def outcome(self, found: Found, users: UserRows, asking: UserTensors, best: Best) -> Outcome:
+    def outcome(self, found: Found, users: UserRows, eligible: Tensor, best: Best) -> Outcome:
         """Count what searches found."""
-        assert asking.eligible is not None
         offsets, leaves, scores = _leaves(found, self.first_leaf)
         num_ads = self.snapshot.ads.num_ads
         reply = self.matcher.match(users, offsets, leaves, scores, num_ads)
         matched = _with_ads(reply, offsets)
-        useful = [leads_to_ads(nodes, asking.eligible) for nodes in found.nodes]
+        useful = [leads_to_ads(nodes, eligible) for nodes in found.nodes]
         _require_agreement(matched, useful[-1].sum(dim=1).cpu().numpy(), offsets)
         with np.errstate(invalid="ignore"):  # 0 / 0 for a user without ads
             mass_recall = _mass(offsets, np.where(matched, scores, -np.inf)) / best.mass

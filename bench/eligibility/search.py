@@ -10,7 +10,6 @@ from grace.bench.eligibility.path_scores import BEAMS, NUM_SIDS
 from grace.index.trie import NO_NODE
 from grace.kernels import DecodeIndex, UserTensors
 from grace.kernels.decode.admit_children import AdmitChildren
-from grace.kernels.eligibility.tensors import has_bit
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +42,16 @@ def search(
 def best_possible(path_scores: Tensor, eligible: Tensor, first_leaf: int) -> Found:
     """Return the best SIDs of all that lead to an eligible ad: beams without limit.
 
-    eligible  int16 [ceil(B / 16), nodes]   `UserTensors.eligible`
+    eligible  bool [B, nodes]   `eligible_at` of each request
     """
-    leaves = []
-    for request in range(len(path_scores)):
-        places = has_bit(eligible[:, first_leaf:], request).nonzero()[:, 0]
-        leaves.append((places + first_leaf).int())
+    leaves = [(own[first_leaf:].nonzero()[:, 0] + first_leaf).int() for own in eligible]
     nodes, scores = _best(leaves, path_scores, NUM_SIDS)
     return Found((nodes,), scores)
 
 
 def leads_to_ads(nodes: Tensor, eligible: Tensor) -> Tensor:
     """Return whether each beam is alive and has an eligible ad below.   [B, M] -> bool [B, M]"""
-    useful = [
-        has_bit(eligible[:, own.clamp(min=0).long()], request) for request, own in enumerate(nodes)
-    ]
-    return torch.stack(useful) & (nodes != NO_NODE)
+    return eligible.gather(1, nodes.clamp(min=0).long()) & (nodes != NO_NODE)
 
 
 def _best(children: list[Tensor], path_scores: Tensor, keep: int) -> tuple[Tensor, Tensor]:

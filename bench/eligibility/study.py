@@ -126,12 +126,11 @@ def _serve(people: Sequence[audience.Person], sides: dict[str, _Side], work: Wor
         scores = torch.stack([path_scores.of(person.number) for person in batch])
         for side in sides.values():
             counting, users = side.counting, side.rows_of(batch)
-            asked = counting.asking(users)
-            assert asked.eligible is not None
-            best = counting.best(best_possible(scores, asked.eligible, first_leaf), users)
+            asked, eligible = counting.asking(users)
+            best = counting.best(best_possible(scores, eligible, first_leaf), users)
             for way in side.ways.values():
                 found = search(scores, asked, way.index, admit_children)
-                way.outcomes.append(counting.outcome(found, users, asked, best))
+                way.outcomes.append(counting.outcome(found, users, eligible, best))
 
 
 def _with_shuffled_rules(facts: Snapshot) -> Snapshot:

@@ -1,7 +1,7 @@
 """`grace bench gtm`: admission and selection alone, on the inputs of real generations.
 
 admission   by matcher mode and step: `bitmask` is `union` without its sets; the masks that `exact`
-            reads are made before
+            reads are made before, and its last step joins the rules of leaves
 selection   by mode and step; `free` is without constraints
 decoder     the whole decode loop in mode `union` against the number of SIDs, and its admission
 masks       mode `exact`: node_masks.py

@@ -25,6 +25,7 @@ from grace.kernels.triton_parts import LOG2_E, add_keys, await_kernel_before, ea
 
 _BEAMS = 64  # of a block, at most
 _CONTEXT_BYTES = 131072  # of keys and values in shared memory, at most
+_WHOLE_TOKENS = 256  # at most: the scores of more would not fit the registers
 _PROGRAMS = 256  # that an H200 runs at once, two per SM
 
 
@@ -47,7 +48,8 @@ def cross_attention_triton(given: BeamQueries, programs: int = _PROGRAMS) -> Ten
     row_bytes = padded(d_head) * keys.element_size()
     context_bytes, block_bytes = 2 * padded(tokens) * row_bytes, _BEAMS * row_bytes
     fits = context_bytes + 2 * block_bytes <= limits_of(keys.device).block_memory
-    whole = queries.dtype != torch.float32 and context_bytes <= _CONTEXT_BYTES and fits
+    fits = fits and context_bytes <= _CONTEXT_BYTES and padded(tokens) <= _WHOLE_TOKENS
+    whole = queries.dtype != torch.float32 and fits
     tiles = _tiles_of(beams, keys, whole, programs)
     dtype = given.dtype or queries.dtype
     out = torch.empty((rows, heads * d_head), dtype=dtype, device=queries.device)

@@ -31,6 +31,7 @@ class Admission(Structure):
         *fields(c_void_p, "bitmask_table users user_words"),
         ("words", c_int64),
         ("eligible", c_void_p),
+        ("leaf_rules", _EntryRows),
         *fields(c_int64, "eligible_stride requests num_sets"),
         ("sets", AdmissionSet * MOST_SETS_ON_GPU),
     )
@@ -45,9 +46,10 @@ def admission_of(users: UserTensors, index: DecodeIndex) -> tuple[Admission, lis
         internal_nodes=len(index.node_offsets) - 1,
         requests=len(users.bitmask),
     )
-    if index.exact is not None and users.eligible is not None:
+    if (exact := index.exact) is not None and users.eligible is not None:
         admission.eligible = address("users.eligible", users.eligible, device, torch.int16)
         admission.eligible_stride = users.eligible.shape[1]
+        admission.leaf_rules = _rows("leaf rule", exact.leaf_rules, exact.leaf_offsets, device)
     if index.bitmask_index is None or index.bitmask_table is None:
         return admission, []
     admission.bitmask = _rows("bitmask", index.bitmask_index, index.bitmask_offsets, device)

@@ -15,7 +15,8 @@ from grace.index.trie import NO_NODE
 from grace.kernels.checks import require_tensor
 from grace.kernels.decode.tensors import BloomTensors, Candidates, DecodeIndex, members_of
 from grace.kernels.decode.users import UserTensors
-from grace.kernels.eligibility.tensors import has_bit, masks_of
+from grace.kernels.eligibility.eligible_nodes import eligible_at
+from grace.kernels.eligibility.tensors import masks_of
 
 AdmitChildren: TypeAlias = Callable[[Tensor, UserTensors, DecodeIndex], Candidates]
 
@@ -40,8 +41,9 @@ def admit_children_reference(nodes: Tensor, users: UserTensors, index: DecodeInd
     Child entry j leads to node j + 1. It is admitted if its bitmask row contains the user's, and
     for each set its Bloom row contains the reserved element or one of the user's values. In the
     k-way modes an entry has several rows of each kind, and passes a kind if any of them passes. In
-    mode `exact` it is admitted if its node is in `users.eligible`. In mode `cd` there are no
-    matchers: every child is admitted. A beam at NO_NODE has no children.
+    mode `exact` it is admitted if `users.eligible` has its node or, for a leaf, one of the leaf's
+    rules. In mode `cd` there are no matchers: every child is admitted. A beam at NO_NODE has no
+    children.
 
     It works request by request: the children of one request's beams bound its memory.
     """
@@ -127,8 +129,8 @@ def check_users(users: UserTensors, index: DecodeIndex) -> None:
                 "users.eligible: missing, and admission in mode exact reads it: "
                 "pass the users through with_eligible first"
             )
-        groups, nodes = masks_of(len(users.bitmask)), exact.level_starts[-1]
-        require_tensor("users.eligible", users.eligible, torch.int16, groups=groups, nodes=nodes)
+        groups, masks = masks_of(len(users.bitmask)), exact.num_masks
+        require_tensor("users.eligible", users.eligible, torch.int16, groups=groups, masks=masks)
     if index.bitmask_table is None:
         return
     requests, words = len(users.bitmask), index.bitmask_table.shape[1]
@@ -155,7 +157,7 @@ def _passes(entries: Tensor, users: UserTensors, request: int, index: DecodeInde
     """Test one user at the node of each child entry.   int64 [n] -> bool [n]"""
     if index.exact is not None:
         assert users.eligible is not None  # checked at the border
-        return has_bit(users.eligible, request)[entries + 1]
+        return eligible_at(users.eligible, request, index)[entries + 1]
     if index.bitmask_index is None or index.bitmask_table is None:
         return torch.ones_like(entries, dtype=torch.bool)
     user = users.bitmask[request]

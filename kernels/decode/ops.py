@@ -59,7 +59,7 @@ REFERENCE = Ops(
 
 
 def with_eligible(users: UserTensors, index: DecodeIndex, ops: Ops) -> UserTensors:
-    """Return users whom admission can serve: in mode `exact` it reads the masks of all nodes."""
+    """Return users whom admission can serve: in mode `exact` it reads masks of nodes and rules."""
     if index.exact is None:
         return users
     return replace(users, eligible=ops.eligible_nodes(users, index))

@@ -20,8 +20,9 @@ class UserTensors:
 
     # what they ask of each component: a NamedTuple of its form, here of tensors
     asked: tuple[Any, ...]
-    # int16 [ceil(B / 16), nodes], mode `exact`: bit b % 16 of [b // 16, node] says whether an ad
-    # below the node is eligible for request b
+    # int16 [ceil(B / 16), masks], mode `exact`: bit b % 16 of [b // 16, node] says whether an ad
+    # below the inner node is eligible for request b, and [b // 16, first leaf + rule] whether it
+    # passes the rule
     eligible: Tensor | None = None
     # the components of which every request passes all rows, so nothing tests them
     unasked: frozenset[int] = frozenset()

@@ -19,8 +19,8 @@ from grace.kernels.eligibility.plan import EligibilityPlan
 from grace.kernels.eligibility.tensors import masks_of
 from grace.native.loader import declare, declare_cuda
 
-STEPS = ("attributes", "sets", "rules", "leaves")
-"""A GPU's steps before those of the levels: step 4 + l makes the masks of level l. The first step
+STEPS = ("attributes", "sets", "rules")
+"""A GPU's steps before those of the levels: step 3 + l makes the masks of level l. The first step
 also has ranges and flights, and the second has properties."""
 
 _ALL_STEPS = -1
@@ -90,8 +90,8 @@ class EligibilityBatch:
         self._others = [each.passes(users) for each in plan.others]
         others = [_other_masks(masks, groups, device) for masks in self._others]
         self._plan = plan
-        # int16 [ceil(B / 16), nodes]: the result, once native code has run
-        self.eligible = torch.empty(groups, plan.nodes, dtype=torch.int16, device=device)
+        # int16 [ceil(B / 16), masks]: the result, once native code has run
+        self.eligible = torch.empty(groups, plan.masks, dtype=torch.int16, device=device)
         self.layout = Batch(
             requests=requests,
             bitmask=address("users.bitmask", users.bitmask, device, torch.int64),
@@ -110,7 +110,7 @@ class EligibleNodesCall(EligibilityBatch):
     def __init__(self, plan: EligibilityPlan, users: UserTensors) -> None:
         super().__init__(plan, users)
         _on_gpu(0, *self.arguments)  # without scratch memory it only reports how much it needs
-        size = self.layout.scratch_bytes
+        size = max(1, self.layout.scratch_bytes)  # without predicates it needs none
         self._scratch = torch.empty(size, dtype=torch.uint8, device=plan.device)
         self.layout.scratch = self._scratch.data_ptr()
 

@@ -6,6 +6,9 @@ so each is tested once against the users of a batch. The rest only joins bits:
     a rule passes if the rows of all its predicates pass;
     a leaf is eligible if any of its rules passes;
     any other node is eligible if any of its children is.
+
+Most nodes are leaves, and a search reaches few of them. So leaves get no masks: a node above them
+joins the rules of all its leaves at once, and admission joins those of each leaf that it reaches.
 """
 
 from itertools import pairwise
@@ -19,18 +22,25 @@ from grace.kernels.eligibility.tensors import ExactTensors, has_bit, pack_masks
 
 
 def eligible_nodes_reference(users: UserTensors, index: DecodeIndex) -> Tensor:
-    """Return the masks of all nodes: `UserTensors.eligible`.   int16 [ceil(B / 16), nodes]
+    """Return the masks of inner nodes and, after them, of rules: `UserTensors.eligible`.
 
-    It works request by request: the nodes of one request bound its memory.
+    int16 [ceil(B / 16), masks]. It works request by request: the nodes of one bound its memory.
     """
     exact = require_eligibility(users, index)
     rows = [predicate.passes(users) for predicate in exact.predicates]
     eligible = []
     for request in range(len(users.bitmask)):
         rules = _rules(rows, request, exact)
-        leaves = _any_in_ranges(rules[exact.leaf_rules.long()], exact.leaf_offsets)
-        eligible.append(_nodes(leaves, index.node_offsets, exact.level_starts))
+        nodes = _nodes(_leaves(rules, exact), index.node_offsets, exact.level_starts)
+        eligible.append(torch.cat([nodes[: exact.level_starts[-2]], rules]))
     return pack_masks(torch.stack(eligible))
+
+
+def eligible_at(masks: Tensor, request: int, index: DecodeIndex) -> Tensor:
+    """Return whether each node, leaves too, is eligible by a batch's masks.   bool [nodes]"""
+    assert index.exact is not None  # the masks are of such an index
+    inner, rules = has_bit(masks, request).tensor_split([index.first_leaf])
+    return torch.cat([inner, _leaves(rules, index.exact)])
 
 
 def require_eligibility(users: UserTensors, index: DecodeIndex) -> ExactTensors:
@@ -49,6 +59,11 @@ def _rules(rows: list[Tensor], request: int, exact: ExactTensors) -> Tensor:
     for masks, predicate in zip(rows, exact.predicates, strict=True):
         passes &= has_bit(masks, request)[predicate.ids.long()]
     return torch.cat([passes, passes.new_zeros(1)])
+
+
+def _leaves(rules: Tensor, exact: ExactTensors) -> Tensor:
+    """Return whether each leaf is eligible.   bool [rules + 1] -> bool [leaves]"""
+    return _any_in_ranges(rules[exact.leaf_rules.long()], exact.leaf_offsets)
 
 
 def _nodes(leaves: Tensor, node_offsets: Tensor, level_starts: tuple[int, ...]) -> Tensor:

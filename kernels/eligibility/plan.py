@@ -72,7 +72,7 @@ class EligibilityPlan:
 
     def __init__(self, exact: ExactTensors, node_offsets: Tensor) -> None:
         self.exact = exact
-        self.nodes = exact.level_starts[-1]
+        self.masks = exact.num_masks
         self._node_offsets = node_offsets
         self.device = device = exact.leaf_rules.device
         self.bits = [each for each in exact.predicates if isinstance(each, BitsPredicate)]
@@ -87,10 +87,10 @@ class EligibilityPlan:
         intervals = [self._interval_table(each) for each in self.intervals]
         others = [self._rule_rows(each, 0) for each in self.others]
         starts = exact.level_starts
-        members = [end - first for first, end in pairwise(starts[1:])] + [len(exact.leaf_rules)]
+        members = [end - first for first, end in pairwise(starts[1:-1])] + [len(exact.leaf_rules)]
         of_warp = [
             _ranges_of_warp(count / max(1, end - first))  # without ads, only the root is there
-            for count, (first, end) in zip(members, pairwise(starts), strict=True)
+            for count, (first, end) in zip(members, pairwise(starts[:-1]), strict=True)
         ]
         self.layout = Plan(
             attributes=(AttributeTable * len(attributes))(*attributes),

@@ -1,8 +1,8 @@
 """The lists of mode `exact` on one device: rows, rules and leaves, as kernels read them.
 
 Requests work in groups of 16, so that one AND or OR works for all of them: request b is bit b % 16
-of an int16 mask in group b // 16. The mask of a row, rule, leaf or node says which of the 16
-requests pass it.
+of an int16 mask in group b // 16. The mask of a row, rule or node says which of the 16 requests
+pass it.
 """
 
 from dataclasses import dataclass
@@ -59,6 +59,11 @@ class ExactTensors:
     num_rules: int
     # the first node of each level of the trie, and at the end the number of nodes
     level_starts: tuple[int, ...]
+
+    @property
+    def num_masks(self) -> int:
+        """The masks of a group: of the inner nodes, of the rules, and of the rule nobody passes."""
+        return self.level_starts[-2] + self.num_rules + 1
 
 
 def masks_of(requests: int) -> int:

@@ -27,7 +27,7 @@ from grace.configs.options import EvaluationSpec
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import read_data_folder
 from grace.index.users.user_rows import UserEncoder
-from grace.kernels.eligibility.tensors import has_bit
+from grace.kernels.eligibility.eligible_nodes import eligible_at
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_encoder_decoder, require_match
 from grace.model.definition.model import Model
 from grace.model.engine.generation import PlainGeneration, SearchTask
@@ -351,9 +351,8 @@ def _targeted(
         users = kernels.UserTensors.of(asked, search.device)
         users = kernels.with_eligible(users, search.index, search.ops)
         assert users.eligible is not None  # the index has mode exact
-        leaves = users.eligible[:, search.index.first_leaf :]
-        rows = [has_bit(leaves, user) for user in range(len(part))]
-        return users, torch.stack(rows).cpu().numpy()
+        nodes = [eligible_at(users.eligible, user, search.index) for user in range(len(part))]
+        return users, torch.stack(nodes)[:, search.index.first_leaf :].cpu().numpy()
 
     targeted = ranked(search, batches, events, progress, asking)
     seen, schema = targeted.may_see, catalogue.schema

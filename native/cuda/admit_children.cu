@@ -115,8 +115,8 @@ __global__ void __launch_bounds__(kSharedBlock, 4)
     }
   }
 #pragma unroll 1
-  for (int i = 0; i < kWarp / kLanes; ++i) {
-    const int32_t its_row = row - static_cast<int32_t>(threadIdx.x) % kWarp / kLanes + i;
+  for (int lane = 0; lane < kWarp; lane += kLanes) {
+    const int32_t its_row = __shfl_sync(kAllLanes, row, lane);
     admit_row<kWarp>(at, beam_row(at, nodes, its_row, rows, beams), its_row, rows, waiting, out);
   }
 }

@@ -7,7 +7,7 @@
 
 namespace grace::eligibility {
 
-enum Step : int64_t { kNumberStep, kListStep, kRuleStep, kLeafStep, kLevelSteps };
+enum Step : int64_t { kNumberStep, kListStep, kRuleStep, kLevelSteps };
 
 // One call: its stream, and its memory between steps. Without scratch memory it launches nothing.
 class Call {

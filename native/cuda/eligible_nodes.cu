@@ -1,5 +1,5 @@
-// The masks of rules, leaves and all other nodes, which kernels/eligibility/eligible_nodes.py
-// defines: a mask has one bit for each of 16 requests.
+// The masks of rules and inner nodes, which kernels/eligibility/eligible_nodes.py defines: a mask
+// has one bit for each of 16 requests.
 //
 // A step reads its lists once, from memory that is larger than the cache, and looks up masks that
 // fit it. So lists are read past the cache, and many loads are in flight at once. Most ranges are
@@ -32,12 +32,13 @@ struct Predicates {
   int32_t count;
 };
 
-// Writes masks[groups, rules + 1]; the last rule stands for stopped ads, and nobody passes it.
-// With `more`, rules must also have passed the predicates of an earlier launch.
+// Writes rules + 1 masks of each group, `stride` apart; the last rule stands for stopped ads, and
+// nobody passes it. With `more`, rules must also have passed the predicates of an earlier launch.
 __global__ void __launch_bounds__(kBlock)
-    rule_masks(Predicates predicates, int64_t rules, int64_t requests, bool more, uint16_t* masks) {
+    rule_masks(Predicates predicates, int64_t rules, int64_t requests, bool more, uint16_t* masks,
+               int64_t stride) {
   const int64_t group = blockIdx.y;
-  uint16_t* own = masks + group * (rules + 1);
+  uint16_t* own = masks + group * stride;
   const int64_t first = int64_t{blockIdx.x} * (kBlock * kRules) + threadIdx.x;
   uint32_t passes[kRules];
 #pragma unroll
@@ -74,18 +75,27 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-// Range i has the members offsets[i] .. offsets[i + 1]. Member j's mask is masks[ids[j]], or
-// masks[j] without ids.
+// Range i, a node, has the members offsets[i] .. offsets[i + 1], which are children with the masks
+// masks[j]. Above the leaves, its members are the rules of all these children: rule ids[j] of child
+// c, from borders[c - first_child] on, has the mask masks[ids[j]].
 struct Ranges {
   const int32_t* offsets;
   int64_t count;
   int32_t of_warp;  // the ranges of a warp
   const int32_t* ids;
+  const int32_t* borders;
+  int64_t first_child;
   const uint16_t* masks;  // of group 0
-  int64_t mask_stride;    // from group to group
   uint16_t* any;          // [count]: the OR of each range's masks
-  int64_t any_stride;
+  int64_t stride;         // of masks and any, from group to group
 };
+
+// Returns where the members of range i begin, after the last range where they end.
+template <bool kIds>
+__device__ int32_t border(const Ranges& of, int64_t i) {
+  const int32_t child = __ldcs(of.offsets + i);
+  return kIds ? __ldcs(of.borders + (child - of.first_child)) : child;
+}
 
 // Writes the masks of the members first .. first + size into a tile.
 template <bool kIds>
@@ -137,19 +147,18 @@ __global__ void __launch_bounds__(kRangeWarps* kWarp) any_of_ranges(Ranges of) {
   GRACE_BLOCK_MEMORY(memory);
   const int32_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   uint16_t* tile = reinterpret_cast<uint16_t*>(memory) + warp * kTile;
-  const uint16_t* masks = of.masks + blockIdx.y * of.mask_stride;
+  const uint16_t* masks = of.masks + blockIdx.y * of.stride;
   const int64_t first = (int64_t{blockIdx.x} * kRangeWarps + warp) * of.of_warp;
   if (first >= of.count) return;
   const int32_t own = static_cast<int32_t>(min(int64_t{of.of_warp}, of.count - first));
-  const int32_t* offsets = of.offsets + first;
-  const int32_t last = __ldcs(offsets + own);
+  const int32_t last = border<kIds>(of, first + own);
   int32_t begin[kRangesOfLane], end[kRangesOfLane];
   uint32_t any[kRangesOfLane];
 #pragma unroll
   for (int u = 0; u < kRangesOfLane; ++u) {
     const int32_t range = lane + u * kWarp;
-    begin[u] = range < own ? __ldcs(offsets + range) : last;
-    end[u] = range < own ? __ldcs(offsets + range + 1) : last;
+    begin[u] = range < own ? border<kIds>(of, first + range) : last;
+    end[u] = range < own ? border<kIds>(of, first + range + 1) : last;
     any[u] = 0;
   }
 #pragma unroll 1
@@ -163,7 +172,7 @@ __global__ void __launch_bounds__(kRangeWarps* kWarp) any_of_ranges(Ranges of) {
     }
     __syncwarp();
   }
-  uint16_t* out = of.any + blockIdx.y * of.any_stride + first;
+  uint16_t* out = of.any + blockIdx.y * of.stride + first;
 #pragma unroll
   for (int u = 0; u < kRangesOfLane; ++u) {
     const int32_t range = lane + u * kWarp;
@@ -211,9 +220,9 @@ std::vector<RowsOfRules> predicate_rows(Call& call, const Plan& plan) {
   return rows;
 }
 
-// Writes the masks[groups, rules + 1] of rules and returns their place.
-const uint16_t* join_rows(Call& call, const std::vector<RowsOfRules>& rows, int64_t rules) {
-  uint16_t* const masks = call.room<uint16_t>(call.groups * (rules + 1));
+// Writes the masks of rules, and of the one that nobody passes.
+void join_rows(const Call& call, const std::vector<RowsOfRules>& rows, int64_t rules,
+               uint16_t* masks, int64_t stride) {
   const dim3 blocks(static_cast<unsigned>(rules / (kBlock * kRules) + 1),
                     static_cast<unsigned>(call.groups));
   size_t first = 0;
@@ -224,10 +233,9 @@ const uint16_t* join_rows(Call& call, const std::vector<RowsOfRules>& rows, int6
       ++predicates.count;
     }
     call.launch(kRuleStep, "rule_masks", {blocks, kBlock}, rule_masks, predicates, rules,
-                call.batch.requests, first > 0, masks);
+                call.batch.requests, first > 0, masks, stride);
     first += kMostPredicates;
   } while (first < rows.size());
-  return masks;
 }
 
 template <bool kIds>
@@ -244,8 +252,8 @@ void join_ranges(const Call& call, int64_t step, const Ranges& of) {
 
 }  // namespace
 
-// Writes the masks of all nodes, or without scratch memory only `scratch_bytes`. The sizes are
-// those that the caller has for Plan and Batch.
+// Writes the masks of inner nodes and rules, or without scratch memory only `scratch_bytes`. The
+// sizes are those that the caller has for Plan and Batch.
 GRACE_API int32_t grace_cuda_eligible_nodes(void* stream, int64_t plan_size, int64_t batch_size,
                                             const Plan* plan, Batch* batch) {
   return guarded([&] {
@@ -253,25 +261,23 @@ GRACE_API int32_t grace_cuda_eligible_nodes(void* stream, int64_t plan_size, int
             "eligible_nodes: another layout of Plan or Batch");
     Call call(stream, *batch);
     const std::vector<RowsOfRules> rows = predicate_rows(call, *plan);
-    const uint16_t* rules = join_rows(call, rows, plan->rules);
     if (batch->scratch == nullptr) {
       batch->scratch_bytes = call.used();
       return;
     }
     uint16_t* const eligible = batch->eligible;
-    const int64_t leaf = plan->level_starts[plan->levels];
-    const int64_t nodes = plan->level_starts[plan->levels + 1];
-    join_ranges<true>(
-        call, kLeafStep,
-        {plan->leaf_offsets, nodes - leaf, static_cast<int32_t>(plan->of_warp[plan->levels]),
-         plan->leaf_rules, rules, plan->rules + 1, eligible + leaf, nodes});
+    const int64_t stride = masks_of_group(*plan), first_leaf = plan->level_starts[plan->levels];
+    uint16_t* const rules = eligible + first_leaf;
+    join_rows(call, rows, plan->rules, rules, stride);
     for (int64_t level = plan->levels; level-- > 0;) {
       const int64_t first = plan->level_starts[level];
       // Child entry j leads to node j + 1.
-      join_ranges<false>(call, kLevelSteps + level,
-                         {plan->node_offsets + first, plan->level_starts[level + 1] - first,
-                          static_cast<int32_t>(plan->of_warp[level]), nullptr, eligible + 1, nodes,
-                          eligible + first, nodes});
+      const bool last = level + 1 == plan->levels;
+      const auto join = last ? join_ranges<true> : join_ranges<false>;
+      join(call, kLevelSteps + level,
+           {plan->node_offsets + first, plan->level_starts[level + 1] - first,
+            static_cast<int32_t>(plan->of_warp[level]), plan->leaf_rules, plan->leaf_offsets,
+            first_leaf - 1, last ? rules : eligible + 1, eligible + first, stride});
     }
   });
 }

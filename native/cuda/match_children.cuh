@@ -5,7 +5,8 @@
 // and one pass over a Bloom row tests all of a user's queries. Each lane has several children in
 // flight. If a child has several rows (k-way), its first row is tested alone, which decides nearly
 // all. Then the lanes share the other rows of the undecided children: one row per child at first,
-// more as children drop out. In mode `exact` the test is one bit of the child's node.
+// more as children drop out. In mode `exact` the test is one bit of the child's node, or
+// for a leaf one bit of each of its rules.
 #pragma once
 
 #include "grace/admission.h"
@@ -17,6 +18,7 @@ namespace grace {
 constexpr int kInFlight = 4;  // children per lane at a time
 constexpr int kPerWarp = kInFlight * kWarp;
 constexpr int kWarpBits = 5;
+constexpr int kAlone = 4;  // rules of a leaf that one lane tests
 constexpr int32_t kNoId = -1;
 
 struct BeamRow {
@@ -311,21 +313,77 @@ __device__ uint32_t test_set(const AdmissionSet& set, const BeamRow& beam, uint3
   return passes & ~(fails & ~held);
 }
 
-// Reads a bit per child: entry j leads to node j + 1.
+// Returns the `asked` leaves that have a rule that their user passes. A lane tests the first rules
+// of its leaves, which decides nearly all. Then all lanes share the other rules of one leaf after
+// another. All lanes call it together.
+template <int kStride>
+__device__ uint32_t test_rules(const Admission& at, const BeamRow& beam, uint32_t first,
+                               uint32_t asked) {
+  const int32_t* ids = in_device_memory(at.leaf_rules.ids);
+  const auto mask_of = [&](int32_t rule, int32_t request) {
+    const int64_t group = (request >> 4) * at.eligible_stride;
+    return in_device_memory(at.eligible)[group + at.internal_nodes + rule];
+  };
+  int32_t begin[kInFlight], count[kInFlight];
+#pragma unroll
+  for (int u = 0; u < kInFlight; ++u) {
+    const int32_t* offsets = in_device_memory(at.leaf_rules.offsets) + first + u * kStride;
+    begin[u] = (asked >> u & 1) != 0 ? offsets[0] : 0;
+    count[u] = (asked >> u & 1) != 0 ? offsets[1] - begin[u] : 0;
+  }
+  uint32_t held = 0;
+#pragma unroll 1
+  for (int i = 0; i < kAlone; ++i) {
+    int32_t found[kInFlight];  // a rule, then its mask
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) found[u] = i < count[u] ? ids[begin[u] + i] : kNoId;
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      found[u] = found[u] != kNoId ? mask_of(found[u], beam.request) : 0;
+    }
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) held |= (found[u] >> (beam.request & 15) & 1) << u;
+  }
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll 1
+  for (int u = 0; u < kInFlight; ++u) {
+    const int32_t from = picked(begin, u) + kAlone;
+    const int32_t until = (held >> u & 1) == 0 ? picked(begin, u) + picked(count, u) : 0;
+#pragma unroll 1
+    for (uint32_t owners = __ballot_sync(kAllLanes, from < until); owners != 0;
+         owners &= owners - 1) {
+      const int owner = __ffs(static_cast<int>(owners)) - 1;
+      const int32_t end = __shfl_sync(kAllLanes, until, owner);
+      const int32_t request = __shfl_sync(kAllLanes, beam.request, owner);
+      bool passes = false;
+#pragma unroll 1
+      for (int32_t rule = __shfl_sync(kAllLanes, from, owner); rule < end && !passes;
+           rule += kWarp) {
+        const int32_t mask = rule + lane < end ? mask_of(ids[rule + lane], request) : 0;
+        passes = __any_sync(kAllLanes, (mask >> (request & 15) & 1) != 0);
+      }
+      if (passes && lane == owner) held |= 1u << u;
+    }
+  }
+  return held;
+}
+
+// Reads a bit per inner node: entry j leads to node j + 1. A row's children are all of one level.
 template <int kStride>
 __device__ uint32_t test_eligible(const Admission& at, const BeamRow& beam, uint32_t first,
                                   uint32_t passes) {
+  const bool leaves = beam.begin + 1 >= at.internal_nodes;
   const uint16_t* masks =
       in_device_memory(at.eligible) + (beam.request >> 4) * at.eligible_stride + 1;
-  uint32_t held[kInFlight];
+  uint32_t inner = 0;
 #pragma unroll
   for (int u = 0; u < kInFlight; ++u) {
-    held[u] = (passes >> u & 1) != 0 ? masks[first + u * kStride] : 0;
+    const uint32_t mask = !leaves && (passes >> u & 1) != 0 ? masks[first + u * kStride] : 0;
+    inner |= (mask >> (beam.request & 15) & 1) << u;
   }
-  passes = 0;
-#pragma unroll
-  for (int u = 0; u < kInFlight; ++u) passes |= (held[u] >> (beam.request & 15) & 1) << u;
-  return passes;
+  if (!__any_sync(kAllLanes, leaves)) return inner;
+  const uint32_t leaf = first + 1 - static_cast<uint32_t>(at.internal_nodes);
+  return inner | test_rules<kStride>(at, beam, leaf, leaves ? passes : 0);
 }
 
 template <int kStride>

@@ -30,8 +30,11 @@ bool any_row(const grace::EntryRows& rows, int64_t entry, Passes&& passes) {
 bool admits(const Admission& at, const AdmissionSet* sets, int64_t num_sets, int64_t entry,
             int64_t request) {
   if (at.eligible != nullptr) {
-    const uint16_t mask = at.eligible[request / kGroup * at.eligible_stride + entry + 1];
-    return ((mask >> (request % kGroup)) & 1) != 0;
+    const uint16_t* masks = at.eligible + request / kGroup * at.eligible_stride;
+    const auto passes = [&](int64_t i) { return ((masks[i] >> (request % kGroup)) & 1) != 0; };
+    const int64_t inner = at.internal_nodes, node = entry + 1;
+    if (node < inner) return passes(node);
+    return any_row(at.leaf_rules, node - inner, [&](int64_t rule) { return passes(inner + rule); });
   }
   const auto words = static_cast<int32_t>(at.words);
   const uint64_t* user = at.users + request * at.words;

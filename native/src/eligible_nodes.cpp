@@ -1,5 +1,5 @@
-// The masks of rows, rules, leaves and all other nodes, which kernels/eligibility/eligible_nodes.py
-// defines. Bit i of a group's mask is its request i.
+// The masks of rows, rules and inner nodes, which kernels/eligibility/eligible_nodes.py defines.
+// Bit i of a group's mask is its request i.
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kBitmaskRowsPerTask = 8192;
 constexpr int64_t kListRowsPerTask = 65536;  // both masks of a task fit the L2 cache
-constexpr int64_t kPerTask = 16384;          // rules, leaves or nodes
+constexpr int64_t kPerTask = 16384;          // rules or nodes
 
 using Masks = std::unique_ptr<uint16_t[]>;  // [groups, rows]
 
@@ -167,13 +167,16 @@ void join_rows(const std::vector<RowsOfRules>& predicates, int64_t group, uint16
   }
 }
 
-void join_rules(const Plan& plan, const uint16_t* rules, Range range, uint16_t* leaves) {
-  int32_t at = plan.leaf_offsets[range.begin];
-  for (int64_t leaf = range.begin; leaf < range.end; ++leaf) {
-    const int32_t end = plan.leaf_offsets[leaf + 1];
+// Joins the rules of all leaves of nodes of the last level.
+void join_rules(const Plan& plan, Range range, uint16_t* nodes) {
+  const int64_t first_entry = plan.level_starts[plan.levels] - 1;  // it leads to the first leaf
+  const uint16_t* rules = nodes + plan.level_starts[plan.levels];
+  int32_t at = plan.leaf_offsets[plan.node_offsets[range.begin] - first_entry];
+  for (int64_t node = range.begin; node < range.end; ++node) {
+    const int32_t end = plan.leaf_offsets[plan.node_offsets[node + 1] - first_entry];
     uint16_t any = 0;
     for (; at < end; ++at) any |= rules[plan.leaf_rules[at]];
-    leaves[leaf] = any;
+    nodes[node] = any;
   }
 }
 
@@ -187,28 +190,28 @@ void join_children(const Plan& plan, Range range, uint16_t* nodes) {
   }
 }
 
-// Writes the masks of the nodes of one group.
+// Writes the masks of one group.
 void join_group(const Plan& plan, const Batch& batch, const std::vector<RowsOfRules>& predicates,
-                int64_t group, int32_t threads, std::vector<uint16_t>& rules) {
-  const int64_t first_leaf = plan.level_starts[plan.levels];
-  const int64_t num_nodes = plan.level_starts[plan.levels + 1];
+                int64_t group, int32_t threads) {
   const auto all = static_cast<uint16_t>(requests_of_group(batch.requests, group));
-  uint16_t* nodes = batch.eligible + group * num_nodes;
+  uint16_t* nodes = batch.eligible + group * masks_of_group(plan);
+  uint16_t* rules = nodes + plan.level_starts[plan.levels];
   parallel_ranges(plan.rules, kPerTask, threads,
-                  [&](Range range) { join_rows(predicates, group, all, range, rules.data()); });
-  parallel_ranges(num_nodes - first_leaf, kPerTask, threads,
-                  [&](Range range) { join_rules(plan, rules.data(), range, nodes + first_leaf); });
+                  [&](Range range) { join_rows(predicates, group, all, range, rules); });
+  rules[plan.rules] = 0;  // the rule of stopped ads
   for (int64_t level = plan.levels; level-- > 0;) {
     const int64_t begin = plan.level_starts[level];
+    const auto join = level + 1 == plan.levels ? join_rules : join_children;
     parallel_ranges(plan.level_starts[level + 1] - begin, kPerTask, threads, [&](Range range) {
-      join_children(plan, {begin + range.begin, begin + range.end}, nodes);
+      join(plan, {begin + range.begin, begin + range.end}, nodes);
     });
   }
 }
 
 }  // namespace
 
-// Writes the masks of all nodes. The sizes are those that the caller has for Plan and Batch.
+// Writes the masks of inner nodes and rules. The sizes are those that the caller has for Plan and
+// Batch.
 GRACE_API int32_t grace_eligible_nodes(int32_t threads, int64_t plan_size, int64_t batch_size,
                                        const Plan* plan, const Batch* batch) {
   return guarded([&] {
@@ -235,10 +238,8 @@ GRACE_API int32_t grace_eligible_nodes(int32_t threads, int64_t plan_size, int64
       predicates.push_back({batch->others[i].masks, plan->others[i]});
       predicates.back().rules.rows = batch->others[i].rows;
     }
-    // One more rule than there are: the one that nobody passes stands for stopped ads.
-    std::vector<uint16_t> rules(plan->rules + 1, 0);
     for (int64_t group = 0; group * kGroup < batch->requests; ++group) {
-      join_group(*plan, *batch, predicates, group, threads, rules);
+      join_group(*plan, *batch, predicates, group, threads);
     }
   });
 }

@@ -98,12 +98,12 @@ def memory_needed(
 
 
 def mask_bytes(counts: Counts, max_batch: int) -> int:
-    """Return the most memory of masks of eligible nodes, and of the masks that they are made from.
+    """Return the most memory of masks of inner nodes and rules, and of the rows of these.
 
     An explanation has one request, and counts as a whole batch.
     """
-    made_from = counts.rows + counts.rules + 1
-    masks = BATCHES_WITH_MASKS * sum(counts.nodes_per_level) + BATCHES_MADE * made_from
+    kept = sum(counts.nodes_per_level[:-1]) + counts.rules + 1
+    masks = BATCHES_WITH_MASKS * kept + BATCHES_MADE * counts.rows
     return masks * _MASK_BYTES * -(-max_batch // REQUESTS_PER_MASK)
 
 

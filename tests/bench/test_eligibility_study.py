@@ -29,7 +29,8 @@ from grace.index.matchers.derive import derive
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserEncoder, UserRows
-from grace.kernels import DecodeIndex, UserTensors, load_ops, with_eligible
+from grace.kernels import DecodeIndex, UserTensors, load_ops
+from grace.kernels.eligibility.eligible_nodes import eligible_at
 from support.bench_workloads import tiny
 from support.decode_cases import admitted_entries
 
@@ -117,8 +118,8 @@ def test_the_best_possible_search_is_that_of_an_exact_test_and_unlimited_beams(
     exact: Snapshot, users: UserRows, scores: torch.Tensor
 ) -> None:
     index = DecodeIndex.of(exact, CPU)
-    eligible = with_eligible(UserTensors.of(users, CPU), index, load_ops(CPU)).eligible
-    assert eligible is not None
+    masks = load_ops(CPU).eligible_nodes(UserTensors.of(users, CPU), index)
+    eligible = torch.stack([eligible_at(masks, user, index) for user in range(USERS)])
     leaves, first = exact.trie.num_leaves, exact.trie.first_leaf
     found = best_possible(scores, eligible, first)
     whole = np.arange(leaves, dtype=np.int32)

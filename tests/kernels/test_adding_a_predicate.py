@@ -12,7 +12,7 @@ import torch
 
 from grace.configs.eligibility import MatcherMode
 from grace.kernels import REFERENCE, Ops, UserTensors, load_ops, with_eligible
-from grace.kernels.eligibility.tensors import has_bit
+from grace.kernels.eligibility.eligible_nodes import eligible_at
 from support.decode_cases import CPU, branching_case, decode_case
 from support.oracle import eligible_prefixes
 
@@ -51,5 +51,5 @@ def test_ads_with_hours_are_eligible_at_these_hours_only(page: dict[str, Any], o
         rule_of = {ad.ad_id: ads.ad_rule[ads.ordinals([ad.ad_id])[0]] for ad in made.case.ads}
         running = [ad for ad in made.case.ads if hour in shifts[shift_of_rule[rule_of[ad.ad_id]]]]
         prefixes = eligible_prefixes(made.case.schema, running, user)
-        found = has_bit(eligible, request).nonzero().flatten().tolist()
+        found = eligible_at(eligible, request, index).nonzero().flatten().tolist()
         assert found == sorted(trie.walk(prefix) for prefix in prefixes)

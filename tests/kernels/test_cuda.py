@@ -160,7 +160,7 @@ def test_any_ranges_of_a_warp_are_right_for_short_and_long_ranges(of_warp: int) 
     index, users = random_lists(np.random.default_rng(8), (3.0, 17.0, 5.0), 5, 1)
     assert index.exact is not None
     plan = EligibilityPlan(index.exact, index.node_offsets)
-    for level in range(plan.layout.levels + 1):
+    for level in range(plan.layout.levels):
         plan.layout.of_warp[level] = of_warp
     call = EligibleNodesCall(plan, users)
     call.launch()

@@ -66,7 +66,7 @@ def test_a_node_is_eligible_if_and_only_if_the_user_may_see_an_ad_below_it(
     made = decode_case(replace(case, users=users), MatcherMode.EXACT)
     for ops in (REFERENCE, NATIVE):
         eligible = ops.eligible_nodes(made.users, made.index)
-        assert nodes_of(eligible, size) == expected_nodes(made)
+        assert nodes_of(eligible, size, made.index) == expected_nodes(made)
 
 
 @examples(20)
@@ -78,7 +78,7 @@ def test_stopped_ads_make_no_node_eligible_until_they_run_again(case: Case) -> N
         stop(made, now)
         for ops in (REFERENCE, NATIVE):
             eligible = ops.eligible_nodes(made.users, made.index)
-            assert nodes_of(eligible, len(case.users)) == expected_nodes(made, now)
+            assert nodes_of(eligible, len(case.users), made.index) == expected_nodes(made, now)
 
 
 def test_stops_of_one_index_change_neither_the_snapshot_nor_another_index() -> None:
@@ -88,7 +88,7 @@ def test_stops_of_one_index_change_neither_the_snapshot_nor_another_index() -> N
     assert other.exact is not None
     before = lists.leaf_rules.copy()
     stop(made, made.case.ads)
-    assert not REFERENCE.eligible_nodes(made.users, made.index).any()
+    assert not REFERENCE.eligible_nodes(made.users, made.index)[:, : made.index.first_leaf].any()
     assert np.array_equal(lists.leaf_rules, before)
     assert np.array_equal(other.exact.leaf_rules.numpy(), before)
 
@@ -288,7 +288,7 @@ def test_leaves_without_any_rule_or_with_stopped_ads_only_are_ineligible(fast: O
     none = with_lists(
         index, leaf_offsets=torch.zeros_like(lists.leaf_offsets), leaf_rules=lists.leaf_rules[:0]
     )
-    assert not fast.eligible_nodes(users, none).any()
+    assert not fast.eligible_nodes(users, none)[:, : none.first_leaf].any()
     assert fast.eligible_nodes(users, index)[0, 0] != 0
     lists.leaf_rules.fill_(lists.num_rules)
-    assert not fast.eligible_nodes(users, index).any()
+    assert not fast.eligible_nodes(users, index)[:, : index.first_leaf].any()

@@ -126,7 +126,7 @@ WRONG: list[Row] = [
         for users, index, message in (
             (UserTensors.asking(UNION.users.bitmask), UNION.index, "as many as the snapshot's"),
             (UNION.users, EXACT.index, "missing, .* pass the users through with_eligible first"),
-            (OF_OTHER_NODES, EXACT.index, r"eligible must be \[groups, nodes\] = \[1, \d+\]"),
+            (OF_OTHER_NODES, EXACT.index, r"eligible must be \[groups, masks\] = \[1, \d+\]"),
         )
     ),
     (ADMISSION, "eligible_nodes", {"users": OTHER_USERS}, r"words\] = \[2, 1\], got \[2, 5\]"),

@@ -114,7 +114,7 @@ def assert_answers(snapshot: Snapshot, plain: Snapshot, case: Case, ads: Sequenc
         found.append(ExactMatcher(each, 1).match(users, ends, leaves, scores, len(ads)))
         index, tensors = DecodeIndex.of(each, CPU), UserTensors.of(users, CPU)
         for ops in (REFERENCE, NATIVE):
-            assert nodes_of(ops.eligible_nodes(tensors, index), len(users)) == [
+            assert nodes_of(ops.eligible_nodes(tensors, index), len(users), index) == [
                 {each.trie.walk(prefix) for prefix in eligible_prefixes(case.schema, ads, user)}
                 for user in case.users
             ]

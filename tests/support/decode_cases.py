@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from itertools import pairwise, product
+from operator import or_
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -76,7 +77,11 @@ def every_sid_case(rng: np.random.Generator, vocab_sizes: Sequence[int], num_use
 
 
 def random_nodes(
-    rng: np.random.Generator, trie: SidTrie, requests: int, beams: int, dead: float = 0.3
+    rng: np.random.Generator,
+    trie: SidTrie | DecodeIndex,
+    requests: int,
+    beams: int,
+    dead: float = 0.3,
 ) -> Tensor:
     """Internal nodes of any level, some of them dead.   int32 [requests, beams]"""
     nodes: npt.NDArray[np.int32] = rng.integers(
@@ -99,12 +104,16 @@ def admitted_entries(snapshot: Snapshot, rows: UserRows, request: int) -> npt.ND
     return admitted
 
 
-def nodes_of(eligible: Tensor, requests: int) -> list[set[int]]:
+def nodes_of(eligible: Tensor, requests: int, index: DecodeIndex) -> list[set[int]]:
     """Read masks on plain integers; no request outside of the batch may have a bit."""
     assert (eligible.dtype, len(eligible)) == (torch.int16, -(-requests // REQUESTS_PER_MASK))
+    assert index.exact is not None
+    first, borders = index.first_leaf, pairwise(index.exact.leaf_offsets.tolist())
+    leaves = [index.exact.leaf_rules[begin:end].tolist() for begin, end in borders]
     found: list[set[int]] = [set() for _ in range(len(eligible) * REQUESTS_PER_MASK)]
     for group, masks in enumerate(eligible.tolist()):
-        for node, mask in enumerate(masks):
+        joined = (reduce(or_, [masks[first + rule] for rule in rules], 0) for rules in leaves)
+        for node, mask in enumerate([*masks[:first], *joined]):
             for bit in range(REQUESTS_PER_MASK):
                 if mask >> bit & 1:
                     found[group * REQUESTS_PER_MASK + bit].add(node)
@@ -201,6 +210,12 @@ def _admission(
     return arguments
 
 
+def _odd_leaves(rng: np.random.Generator) -> tuple[Any, ...]:
+    """Leaves with no rule, some, and thousands of which most are stopped."""
+    index, users = random_lists(rng, (5.0, 11.0, 2.7), 17, 2)
+    return random_nodes(rng, index, 17, 31), with_eligible(users, index, REFERENCE), index
+
+
 def _no_beam_alive(rng: np.random.Generator) -> tuple[Any, ...]:
     made = decode_case(branching_case(rng, 63, 3))
     return torch.full((3, 31), NO_NODE, dtype=torch.int32), made.users, made.index
@@ -273,6 +288,7 @@ ADMISSION: Mapping[str, Arguments] = {
     "cd": _admission(_branching(63, 3), MatcherMode.CD),
     "exact": _admission(_branching(63, 17), MatcherMode.EXACT),
     "exact-40": _admission(_branching(111, 40), MatcherMode.EXACT),
+    "exact-odd-leaves": _odd_leaves,
     "static": _admission(_branching(63, 3), MatcherMode.STATIC),
     "dynamic": _admission(_branching(63, 3), MatcherMode.DYNAMIC),
     "few-alive": _admission(_branching(63, 5), dead=0.95),

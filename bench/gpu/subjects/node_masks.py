@@ -1,4 +1,4 @@
-"""Mode `exact`: the time to find all nodes that lead to an eligible ad, for a batch of requests.
+"""Mode `exact`: the time to make the masks from which a batch's eligible nodes follow, and memory.
 
 It is measured whole and, on a GPU, step by step, over several sizes of the catalogue and numbers of
 set values per request, and with all forms of components. Batches of users take turns. The masks of
@@ -75,7 +75,9 @@ def _rows(work: Workload, users: Sequence[UserTensors], index: DecodeIndex) -> I
     calls: dict[str, list[Callable[[], object]]] = {
         "all": [partial(ops.eligible_nodes, own, index) for own in users]
     }
+    scratch = 0
     if ops.eligible_nodes is eligible_nodes_on_gpu:
+        scratch = EligibleNodesCall(index.eligibility_plan, users[0]).layout.scratch_bytes
         calls |= _steps(users, index, len(exact.level_starts) - 2)
     expected = [REFERENCE.eligible_nodes(own, index) for own in users]
 
@@ -88,6 +90,9 @@ def _rows(work: Workload, users: Sequence[UserTensors], index: DecodeIndex) -> I
         "nodes": exact.level_starts[-1],
         "rules": exact.num_rules,
         "pairs": len(exact.leaf_rules),
+        "mask_mb": round(expected[0].nbytes / 1e6, 1),
+        "scratch_mb": round(scratch / 1e6, 1),
+        "list_mb": round((exact.leaf_offsets.nbytes + exact.leaf_rules.nbytes) / 1e6, 1),
     }
     for step, own_calls in calls.items():
         timing = work.timed_calls(own_calls * _ROUNDS, check if step == "all" else None)

@@ -35,7 +35,9 @@ struct Admission {
   const uint64_t* users;          // [requests, words]
   int32_t* user_words;  // on a GPU: [requests, 1 + words]: how many words have user bits; which
   int64_t words;        // 0 without bitmask matchers, as in modes `cd` and `exact`
-  const uint16_t* eligible;  // mode `exact`: [requests / 16 rounded up, eligible_stride], by node
+  // mode `exact`: [requests / 16 rounded up, eligible_stride], by internal node and then by rule
+  const uint16_t* eligible;
+  EntryRows leaf_rules;  // of each leaf, which may have none
   int64_t eligible_stride;
   int64_t requests;
   int64_t num_sets;

@@ -80,9 +80,14 @@ struct Plan {
   const int32_t* leaf_rules;
   const int32_t* node_offsets;
   const int64_t* level_starts;  // [levels + 2], on the host: of the levels, the leaves and the end
-  const int64_t* of_warp;       // [levels + 1], on the host: the ranges of a warp, 1 .. 128
+  const int64_t* of_warp;       // [levels], on the host: the ranges of a warp, 1 .. 128
   int64_t levels;               // of nodes that are no leaves
 };
+
+// The masks of a group: of the inner nodes, and then of the rules and one that nobody passes.
+inline int64_t masks_of_group(const Plan& plan) {
+  return plan.level_starts[plan.levels] + plan.rules + 1;
+}
 
 // Request b names ids[offsets[b]] .. ids[offsets[b + 1]].
 struct NamedValues {
@@ -123,7 +128,7 @@ struct Batch {
   const ListQueries* lists;      // of each table of lists of the plan
   const double* const* numbers;  // of each interval table; null: all requests pass all its rows
   const OtherMasks* others;      // of each other predicate of the plan
-  uint16_t* eligible;            // [groups, nodes]: the result
+  uint16_t* eligible;            // [groups, masks_of_group]: the result
   void* scratch;                 // on a GPU; null: the call only writes the bytes that it needs
   int64_t scratch_bytes;
   int64_t steps;  // on a GPU, bit s: run step s; level l is step kLevelSteps + l

