@@ -7,7 +7,7 @@ of overloads and of changes of ads in performance.md, from bench/results.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +25,6 @@ FRESH = RESULTS / "cpu-2core" / "fresh.json"
 PASSRATE = RESULTS / "h200" / "passrate.json"
 FLEET = RESULTS / "h200" / "fleet.json"
 """The results that the documents show."""
-
-
-def main(docs: Path) -> None:
-    for document, result, tables in (
-        ("building.md", BUILD, build_tables),
-        ("eligibility.md", PASSRATE, study_tables),
-        ("eligibility.md", BLOCKED, blocked_tables),
-        ("eligibility-calibration.md", PASSRATE, paper_tables),
-        ("performance.md", OVERLOAD, overload_tables),
-        ("fleet.md", FLEET, fleet_document),
-        ("performance.md", FRESH, fresh_tables),
-    ):
-        for mark, text in tables(read_result(result)).items():
-            rewrite(docs / document, mark, text)
 
 
 def printed_tables(name: str, rows: Sequence[Row]) -> str:
@@ -104,5 +90,19 @@ def overload_tables(result: Mapping[str, Any]) -> dict[str, str]:
     return {"overload": origin(result) + table}
 
 
+DOCUMENTS: Sequence[tuple[str, Path, Callable[[Mapping[str, Any]], dict[str, str]]]] = (
+    ("building.md", BUILD, build_tables),
+    ("eligibility.md", PASSRATE, study_tables),
+    ("eligibility.md", BLOCKED, blocked_tables),
+    ("eligibility-calibration.md", PASSRATE, paper_tables),
+    ("performance.md", OVERLOAD, overload_tables),
+    ("fleet.md", FLEET, fleet_document),
+    ("performance.md", FRESH, fresh_tables),
+)
+"""The result that each document shows, and its tables by the names of their marks."""
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    for document, result, tables in DOCUMENTS:
+        for mark, text in tables(read_result(result)).items():
+            rewrite(Path(sys.argv[1]) / document, mark, text)

@@ -6,7 +6,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from grace.catalogues.paper.generator import BEAMS, NUM_SIDS
+from grace.bench.eligibility.path_scores import BEAMS, NUM_SIDS
 from grace.index.trie import NO_NODE
 from grace.kernels import DecodeIndex, UserTensors
 from grace.kernels.decode.admit_children import AdmitChildren

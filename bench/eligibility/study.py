@@ -17,14 +17,13 @@ import torch
 from grace.bench.eligibility import audience
 from grace.bench.eligibility.blocking import PASSING, asking, passing_pct, with_flights_and_filters
 from grace.bench.eligibility.outcomes import Counting, Outcome, bucket_rows, range_rows
-from grace.bench.eligibility.path_scores import PathScores
+from grace.bench.eligibility.path_scores import GeneratorKnobs, PathScores
 from grace.bench.eligibility.search import best_possible, search
 from grace.bench.gpu.subjects.catalogue import SEED
 from grace.bench.gpu.subjects.workload import Workload
 from grace.bench.result_file import Row
 from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
 from grace.catalogues.paper.draws import Draws
-from grace.catalogues.paper.generator import GeneratorKnobs, generator_of
 from grace.catalogues.paper.snapshots import paper_snapshot
 from grace.catalogues.paper.spec import PaperSpec
 from grace.configs.eligibility import EXACT, Eligibility, MatcherMode
@@ -119,9 +118,8 @@ def _audience(catalogue: PaperCatalogue, facts: Snapshot, work: Workload) -> lis
 def _serve(people: Sequence[audience.Person], sides: dict[str, _Side], work: Workload) -> None:
     """Answer all users in every way, batch by batch."""
     snapshot = next(iter(sides.values())).counting.snapshot
-    trie = snapshot.trie
-    generator = generator_of(snapshot, Draws(_GENERATOR_SEED), GeneratorKnobs())
-    path_scores = PathScores(generator, trie.level_starts, work.device)
+    draws, first_leaf = Draws(_GENERATOR_SEED), snapshot.trie.first_leaf
+    path_scores = PathScores(snapshot, draws, GeneratorKnobs(), work.device)
     admit_children = work.load_ops(work.device).admit_children
     for begin in range(0, len(people), audience.AT_ONCE):
         batch = people[begin : begin + audience.AT_ONCE]
@@ -129,7 +127,7 @@ def _serve(people: Sequence[audience.Person], sides: dict[str, _Side], work: Wor
         for side in sides.values():
             counting, users = side.counting, side.rows_of(batch)
             asked, eligible = counting.asking(users)
-            best = counting.best(best_possible(scores, eligible, trie.first_leaf), users)
+            best = counting.best(best_possible(scores, eligible, first_leaf), users)
             for way in side.ways.values():
                 found = search(scores, asked, way.index, admit_children)
                 way.outcomes.append(counting.outcome(found, users, eligible, best))

@@ -28,14 +28,12 @@ class Authority:
         self.file = folder / f"{name}-ca.pem"
         self._ca.cert_pem.write_to_path(str(self.file))
 
-    def issue(self, name: str, *hosts: str, not_after: datetime | None = None) -> Files:
+    def issue(self, name: str, *hosts: str) -> Files:
         """Write a certificate for hosts, by default 127.0.0.1, and its key.
 
         Replace existing files, each in one step.
         """
-        made = self._ca.issue_cert(
-            *(hosts or ("127.0.0.1",)), not_before=NOT_BEFORE, not_after=not_after
-        )
+        made = self._ca.issue_cert(*(hosts or ("127.0.0.1",)), not_before=NOT_BEFORE)
         files = Files(self._folder / f"{name}.pem", self._folder / f"{name}.key")
         chain = b"".join(pem.bytes() for pem in made.cert_chain_pems)
         for path, content in (

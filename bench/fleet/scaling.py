@@ -27,7 +27,7 @@ from grace.bench.fleet.envoy import SHIPPED_CONCURRENCY, Envoy, server_name
 from grace.bench.gpu.subjects import served as service
 from grace.bench.gpu.subjects.workload import Workload
 from grace.bench.load.client import ClosedLoop, Load, OpenLoop
-from grace.bench.load.thread_times import ThreadTimes, ThreadWatch
+from grace.bench.load.thread_times import ThreadTimes, watched_threads
 from grace.bench.result_file import Row
 from grace.bench.running_server import RunningServer
 from grace.configs.eligibility import MatcherMode
@@ -96,7 +96,7 @@ def _rows(
         spent = _envoy_counts(envoy)
         with ExitStack() as stack:
             watches = {
-                group: stack.enter_context(ThreadWatch(pid)) for group, pid in groups.items()
+                group: stack.enter_context(watched_threads(pid)) for group, pid in groups.items()
             }
             result = service.latencies(
                 address, served.files, load, processes, identities.client_tls

@@ -178,10 +178,5 @@ def _overlap(work: Workload, shape: Shape) -> Iterator[Row]:
                 "variant": shape.name,
                 "precision": precision,
                 "kept": ", ".join(kept),
-                "sids": len(index.csr_tokens) + 1 - index.first_leaf,
-                "requests": batches * batch,
-                "generated": round(tally.wanted["all"] / (batches * batch), 1),
-                "overlap": round(tally.share("all"), 5),
-                "top_10": round(tally.share("top 10"), 5),
-                "worst_request": round(tally.worst, 4),
+                **tally.row(batches * batch, index),
             }

@@ -11,8 +11,14 @@ from contextlib import ExitStack
 from itertools import cycle
 from time import perf_counter
 
+from grace.bench.background import in_background
 from grace.bench.gpu.instruments.changed_ads import ChangedAds, SeenReply
-from grace.bench.gpu.subjects.served import Served, ServedFiles, in_background, load_server
+from grace.bench.gpu.subjects.served import (
+    Served,
+    ServedFiles,
+    alone_facts,
+    load_server,
+)
 from grace.bench.load.client import OpenLoop
 from grace.bench.load.ghz import percentile
 from grace.bench.load.soak.holdings import memory_gb
@@ -31,7 +37,6 @@ ADS = 1_000  # of a change; at most a quarter of the catalogue's
 
 _CALL_SECONDS = 60.0  # the most that a call may take
 _CHECK_SECONDS = 0.05  # between two replies that are compared
-_ALONE = ("p50_ms", "p99_ms", "errors", "withdrawn", "valid")
 
 
 def measure_changes(served: Served, measures: Sequence[str]) -> Iterator[Row]:
@@ -49,8 +54,7 @@ def measure_changes(served: Served, measures: Sequence[str]) -> Iterator[Row]:
             yield {"measure": "visible", **changing.row()}
         for rate in served.rates(RATES) if "fresh" in measures else ():
             alone, row = (changing.loaded(served, rate, changes) for changes in (False, True))
-            own = {f"alone_{name}": alone[name] for name in _ALONE}
-            yield {"measure": "fresh", **row, **own}
+            yield {"measure": "fresh", **row, **alone_facts(alone)}
 
 
 class Changing:

@@ -78,6 +78,16 @@ class Tally:
     def share(self, name: str) -> float:
         return self.found[name] / self.wanted[name] if self.wanted[name] else 1.0
 
+    def row(self, requests: int, index: DecodeIndex) -> Row:
+        return {
+            "sids": len(index.csr_tokens) + 1 - index.first_leaf,
+            "requests": requests,
+            "generated": round(self.wanted["all"] / requests, 1),
+            "overlap": round(self.share("all"), 5),
+            "worst_request": round(self.worst, 4),
+            **{f"top_{best}": round(self.share(f"top {best}"), 5) for best in _BEST},
+        }
+
     def _add(self, name: str, found: Tensor, wanted: Tensor) -> float:
         common, total = shared(found, wanted)
         self.found[name] += common
@@ -202,12 +212,7 @@ def _overlaps(
             "measure": "overlap",
             "variant": variant,
             "precision": precision,
-            "sids": len(index.csr_tokens) + 1 - index.first_leaf,
-            "requests": requests,
-            "generated": round(tally.wanted["all"] / requests, 1),
-            "overlap": round(tally.share("all"), 5),
-            "worst_request": round(tally.worst, 4),
-            **{f"top_{best}": round(tally.share(f"top {best}"), 5) for best in _BEST},
+            **tally.row(requests, index),
             "step_overlap": [
                 round(tally.share(f"step {step}"), 5) for step in range(work.spec.sid_length)
             ],

@@ -16,11 +16,13 @@ Several processes make the loads: one would be the limit.
 named measure:mode.
 """
 
+import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
 
+from grace.bench.background import in_background
 from grace.bench.gpu.fresh import measure_changes
 from grace.bench.gpu.subjects.catalogue import FIRST_VERSION
 from grace.bench.gpu.subjects.served import (
@@ -28,7 +30,7 @@ from grace.bench.gpu.subjects.served import (
     IN_FLIGHT,
     ONE,
     Served,
-    in_background,
+    alone_facts,
     latencies,
     load_server,
     roomy_folder,
@@ -37,7 +39,6 @@ from grace.bench.gpu.subjects.served import (
 from grace.bench.gpu.subjects.workload import Workload
 from grace.bench.load.client import ClosedLoop, Load, OpenLoop
 from grace.bench.load.prompt_server import prompt_server
-from grace.bench.load.timeline import read_timeline, saturation
 from grace.bench.result_file import Row
 from grace.client import AdminClient
 from grace.configs.eligibility import MatcherMode
@@ -49,7 +50,6 @@ _IDLE_RATE = 4.0
 _IDLE_SECONDS = 10.0
 _SWAP_SECONDS = 10.0  # a load of the paper's catalogue takes seconds
 _LOAD_SECONDS = 120.0  # the most that one live load may take
-_ALONE = ("p50_ms", "p99_ms", "errors", "withdrawn", "valid")
 _VERSIONS = (FIRST_VERSION, FIRST_VERSION + 1)
 
 
@@ -124,15 +124,30 @@ def _swaps(served: Served) -> Iterator[Row]:
             yield {
                 "measure": "swap",
                 **row,
-                **{f"alone_{name}": alone[name] for name in _ALONE},
+                **alone_facts(alone),
                 "live_load_s": swapped,
                 "live_load_faults": faults,
             }
 
 
 def saturation_row(trace: Path, seconds: float) -> Row:
-    """Return a row from the end of the trace, which the server's last load fills."""
-    slices = read_timeline(trace)
-    last = slices[-1].end
+    """Return a row from the end of a Chrome trace, which the server's last load fills: its batches,
+    their mean size, and the share of the time in which `generate` worked, overlaps counted once."""
+    events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    spans = sorted((each for each in events if each["ph"] == "X"), key=lambda each: each["ts"])
+    last = (spans[-1]["ts"] + spans[-1]["dur"]) / 1e6
     begin, end = last - (1 - EDGE_SHARE) * seconds, last - EDGE_SHARE * seconds
-    return {"measure": "saturation", "in_flight": IN_FLIGHT, **saturation(slices, begin, end)}
+    busy, until, sizes = 0.0, begin, []
+    for span in spans:
+        first, after = span["ts"] / 1e6, (span["ts"] + span["dur"]) / 1e6
+        if span["name"] == "generate" and first < end and after > begin:
+            busy += max(0.0, min(after, end) - max(first, until))
+            until = max(until, after)
+            sizes.append(span["args"]["requests"])
+    return {
+        "measure": "saturation",
+        "in_flight": IN_FLIGHT,
+        "batches": len(sizes),
+        "mean_batch": round(sum(sizes) / max(1, len(sizes)), 2),
+        "generate_busy": round(busy / (end - begin), 4),
+    }

@@ -6,8 +6,8 @@ calls are merged before anything is computed: a percentile is of calls, never of
 """
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -35,23 +35,35 @@ def run_together(
     """
     if processes == 1 and not apart:
         return run_load(target, load)
-    context = get_context("spawn")  # a forked copy would lack gRPC's threads
     with ExitStack() as stack:
-        team: list[tuple[SpawnProcess, Connection]] = []
-        for number in range(processes):
-            ours, theirs = context.Pipe()
-            given = (theirs, number, processes, target, load)
-            process = context.Process(target=_make_part, args=given, daemon=True)
-            process.start()
-            stack.callback(_end, process, ours)
-            theirs.close()
-            team.append((process, ours))
+        team = [
+            stack.enter_context(spawned(_make_part, number, processes, target, load))
+            for number in range(processes)
+        ]
         _receive(target.address, team)  # returns when every process is ready
         begin = time.perf_counter() + _NOTICE_SECONDS
         for _, pipe in team:
             pipe.send(begin)
         begun()
         return merged(_receive(target.address, team))
+
+
+@contextmanager
+def spawned(
+    function: Callable[..., None], *arguments: object
+) -> Iterator[tuple[SpawnProcess, Connection]]:
+    """Call a function in another process inside `with`; it gets the other end of the pipe first."""
+    context = get_context("spawn")  # a forked copy would lack gRPC's threads
+    ours, theirs = context.Pipe()
+    process = context.Process(target=function, args=(theirs, *arguments), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        yield process, ours
+    finally:
+        ours.close()
+        process.terminate()
+        process.join()
 
 
 def merged(runs: Sequence[LoadRun]) -> LoadRun:
@@ -96,9 +108,3 @@ def _make_part(pipe: Connection, number: int, of: int, target: Target, load: Loa
         pipe.send(run_load(target, load, Part(number, of, begin)))
     except GraceError as error:
         pipe.send(error)
-
-
-def _end(process: SpawnProcess, pipe: Connection) -> None:
-    pipe.close()
-    process.terminate()
-    process.join()

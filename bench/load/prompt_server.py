@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
 import grpc
 import uvloop
 
+from grace.bench.load.client_process import spawned
 from grace.proto.retrieval_pb2 import DESCRIPTOR, RetrieveResponse
 
 _ADS = 600  # about as many as a request of the paper's catalogue gets
@@ -18,16 +18,8 @@ _REPLY = RetrieveResponse(ad_ids=range(_ADS), scores=[-1.0] * _ADS).SerializeToS
 @contextmanager
 def prompt_server() -> Iterator[str]:
     """Run the server in a separate process inside `with`; yield its HOST:PORT."""
-    context = get_context("spawn")  # a forked copy would lack gRPC's threads
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs,), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        yield ours.recv()
-    finally:
-        process.terminate()
-        process.join()
+    with spawned(_serve) as (_, pipe):
+        yield pipe.recv()
 
 
 def _serve(pipe: Connection) -> None:

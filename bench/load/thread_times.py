@@ -4,12 +4,14 @@ An unnamed thread has its process's name; a number in order of start distinguish
 """
 
 import os
-import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple, TypeAlias
+
+from grace.bench.background import in_background
 
 _SAMPLE_SECONDS = 0.25
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -70,31 +72,21 @@ class ThreadTimes(NamedTuple):
         return labels
 
 
-class ThreadWatch:
-    """Samples a process group's times inside `with`, so that a part of the time can be shown."""
+ThreadWatch: TypeAlias = Callable[[float, float], dict[str, float]]
+"""Returns the shares between two moments of `time.time`; nothing without two samples."""
 
-    def __init__(self, group: int) -> None:
-        self._group = group
-        self._samples: list[ThreadTimes] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+@contextmanager
+def watched_threads(group: int) -> Iterator[ThreadWatch]:
+    """Sample a process group's times inside `with`, so that a part of the time can be shown."""
+    samples: list[ThreadTimes] = []
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def busiest(self, begin: float, end: float) -> dict[str, float]:
-        """Return the shares between two moments of `time.time`; nothing without two samples."""
-        inside = [sample for sample in self._samples if begin <= sample.at <= end]
+    def busiest(begin: float, end: float) -> dict[str, float]:
+        inside = [sample for sample in samples if begin <= sample.at <= end]
         return inside[-1].busiest(inside[0]) if len(inside) > 1 else {}
 
-    def _watch(self) -> None:
-        while not self._stop.wait(_SAMPLE_SECONDS):
-            self._samples.append(ThreadTimes.of_group(self._group))
+    with in_background(lambda: samples.append(ThreadTimes.of_group(group)), _SAMPLE_SECONDS):
+        yield busiest
 
 
 def _stat(folder: Path) -> list[str]:

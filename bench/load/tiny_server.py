@@ -37,11 +37,12 @@ class TinyServerFiles:
     snapshots: Path
     checkpoint: Path
     requests: Path  # JSON lines
+    profiles: Path = TINY
 
     def write_config(self, name: str, **sections: Any) -> Path:
         """Write a configuration on free ports; `sections` replace defaults, section by section."""
         return write_server_config(
-            *(self.folder / name, self.snapshots, self.checkpoint, TINY),
+            *(self.folder / name, self.snapshots, self.checkpoint, self.profiles),
             **{"warm_up": str(self.requests), **sections},
         )
 
@@ -55,7 +56,7 @@ def write_tiny_server_files(folder: Path, model: Path = TINY) -> TinyServerFiles
     build(spec, lambda step, done, total: None)
     dtype = torch.float32 if model == TINY else torch.bfloat16
     write_random(load_model_config(model).model, checkpoint, SEED, dtype)
-    return TinyServerFiles(folder, snapshots, checkpoint, catalogue / "requests.jsonl")
+    return TinyServerFiles(folder, snapshots, checkpoint, catalogue / "requests.jsonl", model)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -66,12 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     own, others = parser.parse_known_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         files = write_tiny_server_files(Path(folder), own.model)
-        config = write_server_config(
-            *(files.folder / "serve.yaml", files.snapshots, files.checkpoint, own.model),
-            warm_up=str(files.requests),
-            device=own.device,
-            precision=own.precision,
-        )
+        config = files.write_config("serve.yaml", device=own.device, precision=own.precision)
         with RunningServer(config, files.folder / "server.log") as server:
             print(f"a server of the tiny catalogue listens at {server.address}", flush=True)
             address = ("--address", server.address, "--data", str(files.requests))

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-import numpy.typing as npt
 
 from grace.catalogues.arrays import BoolArray, FloatArray, Int64Array, offsets_of, position_in_run
 from grace.catalogues.paper.draws import Draws, Stream
@@ -12,6 +11,8 @@ from grace.catalogues.paper.population import NUM_REGIONS, SMALL, region_shares
 from grace.catalogues.paper.spec import PaperKnobs
 from grace.catalogues.paper.tree import PaperTree
 from grace.index.forms.component import ListColumn
+from grace.index.forms.lists import list_column
+from grace.index.targeting.rules import Lists, take_lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +67,6 @@ class Campaigns:
 
 _SMALL_BITS = 4  # rule keys of the small attributes: rule << 4 | attribute
 _TRIES = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Lists:
-    """List i is codes[offsets[i] : offsets[i + 1]]."""
-
-    offsets: Int64Array
-    codes: npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +182,6 @@ def _geometric(drawn: FloatArray, mean: float) -> Int64Array:
 
 
 def _take(lists: Lists, chosen: Int64Array) -> ListColumn:
-    """The chosen lists side by side; -1 is no rule."""
-    valid = chosen >= 0
-    chosen = np.maximum(chosen, 0)
-    begin = lists.offsets[chosen]
-    offsets = offsets_of(np.where(valid, lists.offsets[chosen + 1] - begin, 0))
-    places = np.repeat(begin - offsets[:-1], np.diff(offsets)) + np.arange(offsets[-1])
-    return ListColumn(offsets, valid.astype(np.uint8), lists.codes[places])
+    """The chosen lists, none of which is empty, side by side; -1 is no rule."""
+    with_none = lists._replace(offsets=np.append(lists.offsets, lists.offsets[-1]))
+    return list_column(take_lists(with_none, np.where(chosen < 0, len(lists.offsets) - 1, chosen)))

@@ -52,11 +52,8 @@ def collected_ads(catalogue: PaperCatalogue, threads: int) -> CollectedAds:
 def paper_snapshot(catalogue: PaperCatalogue, threads: int) -> Snapshot:
     """Return the snapshot's facts; `derive` makes what a mode reads."""
     collected = collected_ads(catalogue, threads)
-    return arrange(collected, _facts(catalogue), catalogue.schema, VOCAB_SIZES, threads)
-
-
-def _facts(catalogue: PaperCatalogue) -> SnapshotFacts:
-    return SnapshotFacts(1, CREATED_AT, catalogue.spec.sid_space, 0, 0)
+    facts = SnapshotFacts(1, CREATED_AT, catalogue.spec.sid_space, 0, 0)
+    return arrange(collected, facts, catalogue.schema, VOCAB_SIZES, threads)
 
 
 def rule_table(

@@ -116,7 +116,8 @@ class Browsing:
     @classmethod
     def over(cls, catalogue: Catalogue) -> "Browsing":
         tree, rng = catalogue.tree, catalogue.spec.rng(Stream.POPULARITY)
-        popularity = _zipf(catalogue.num_sids)[rng.permutation(catalogue.num_sids)]
+        by_rank = np.power(np.arange(1.0, catalogue.num_sids + 1), -ZIPF_EXPONENT)
+        popularity = by_rank[rng.permutation(catalogue.num_sids)]
         brand = tree.line_brand[tree.sid_line]
         topic = tree.brand_topic[brand]
         groups = {
@@ -229,12 +230,6 @@ def _one_of(seen: Int64Array, odds: FloatArray, rng: np.random.Generator) -> Int
     which = pick_by_share(rng, odds[: newest_first.shape[1]], len(seen))
     chosen: Int64Array = newest_first[np.arange(len(seen)), which]
     return chosen
-
-
-def _zipf(size: int) -> FloatArray:
-    """Shares by rank, not normalised."""
-    ranks = np.arange(1, size + 1, dtype=np.float64)
-    return np.power(ranks, -ZIPF_EXPONENT)
 
 
 def click_count(rng: np.random.Generator) -> int:

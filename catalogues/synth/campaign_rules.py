@@ -1,7 +1,6 @@
 """The rules of campaigns: attributes, then sets, as ranges of neighbouring values."""
 
 from collections.abc import Sequence
-from enum import IntEnum
 from typing import TypeAlias, get_args
 
 import numpy as np
@@ -198,14 +197,8 @@ def campaign_flights(background: Background, rng: np.random.Generator) -> Int64A
     return frozen(np.where(is_open, OPEN, (NOW_MS // DAY_MS + np.stack([start, end])) * DAY_MS))
 
 
-class _Grain(IntEnum):
-    COUNTRY = 0
-    REGION = 1
-    CITY = 2
-    DISTRICT = 3
-
-
-_GRAIN_ODDS = (  # by reach: local, national, global
+_REGION, _CITY = 1, 2
+_GRAIN_ODDS = (  # of countries, regions, cities and districts; by reach: local, national, global
     (0.00, 0.10, 0.60, 0.30),
     (0.25, 0.55, 0.20, 0.00),
     (0.70, 0.30, 0.00, 0.00),
@@ -230,9 +223,9 @@ def _location_columns(background: Background, places: Places, rng: np.random.Gen
     """Include places around the campaign's city; exclude a few cities of its region."""
     grain = draw_option(rng, _GRAIN_ODDS, TOPIC_REACH[background.topic])
     if not places.districts_per_city:
-        grain = np.minimum(grain, _Grain.CITY)
+        grain = np.minimum(grain, _CITY)
     include = _location_ranges(background, places, grain, rng)
-    wide = ~background.located | (grain <= _Grain.REGION)
+    wide = ~background.located | (grain <= _REGION)
     excludes = draw_share(rng, Share.LOCATION_EXCLUDE, wide & background.targeted)
     return (
         ranged_column("location", places.values, include, background.located),

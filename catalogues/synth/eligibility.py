@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grace.catalogues.arrays import BoolArray, Int64Array, offsets_of, position_in_run
+from grace.catalogues.arrays import BoolArray, Int64Array
 from grace.catalogues.synth.catalogue import Catalogue
 from grace.catalogues.synth.rules import ValueLists
 from grace.catalogues.synth.spec import LISTED
+from grace.index.targeting.rules import places_of
 from grace.index.targeting.schema import Attribute, TargetSet
 
 _RULES = tuple(each for each in LISTED if each.name != "hour")
@@ -62,10 +63,8 @@ class Eligibility:
 
     def _ads_of(self, items: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Return the ads of all items, one item after another: item's place, offsets, ads."""
-        first = self.catalogue.ad_offsets[items]
-        offsets = offsets_of(self.catalogue.ad_offsets[items + 1] - first)
-        pairs = np.repeat(np.arange(len(items)), np.diff(offsets))
-        return pairs, offsets, first[pairs] + position_in_run(offsets)
+        offsets, ads = places_of(self.catalogue.ad_offsets, items)
+        return np.repeat(np.arange(len(items)), np.diff(offsets)), offsets, ads
 
 
 def _values(

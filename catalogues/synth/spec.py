@@ -168,18 +168,12 @@ class CatalogueSpec:
         return self.num_sids // 500
 
 
+_TINY = CatalogueSpec("synth-tiny", 2_000, 64, (64,) * 4, seed=1, log_users=3_000)
 PRESETS: Mapping[str, CatalogueSpec] = {
-    "tiny": CatalogueSpec("synth-tiny", 2_000, 64, (64,) * 4, seed=1, log_users=3_000),
+    "tiny": _TINY,
     "small": CatalogueSpec("synth-small", 100_000, 512, (512,) * 4, seed=1),
-    "demo": CatalogueSpec(
-        "synth-demo",
-        2_000,
-        64,
-        (64,) * 4,
-        seed=1,
-        log_users=8_000,
-        learned_tokens=True,
-        clicks_only=True,
+    "demo": replace(
+        _TINY, sid_space="synth-demo", log_users=8_000, learned_tokens=True, clicks_only=True
     ),
 }
 

@@ -13,7 +13,7 @@ from grace.bench import result_tables
 from grace.bench.eligibility import study
 from grace.bench.eligibility.audience import make_audience, with_many_locations
 from grace.bench.eligibility.blocking import PASSING, asking, passing_pct, with_flights_and_filters
-from grace.bench.eligibility.path_scores import PathScores
+from grace.bench.eligibility.path_scores import BEAMS, NUM_SIDS, GeneratorKnobs, PathScores
 from grace.bench.eligibility.search import best_possible, search
 from grace.bench.eligibility.tables import blocked_tables, paper_tables, study_tables
 from grace.bench.gpu.subjects.workload import workload_of
@@ -21,13 +21,6 @@ from grace.bench.options import BenchOptions
 from grace.bench.result_file import Row, read_result
 from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
 from grace.catalogues.paper.draws import Draws, Stream
-from grace.catalogues.paper.generator import (
-    BEAMS,
-    NUM_SIDS,
-    Generator,
-    GeneratorKnobs,
-    generator_of,
-)
 from grace.catalogues.paper.population import make_users
 from grace.catalogues.paper.snapshots import paper_snapshot
 from grace.catalogues.paper.spec import PaperSpec
@@ -62,8 +55,8 @@ def exact(facts: Snapshot) -> Snapshot:
 
 
 @pytest.fixture(scope="module")
-def generator(exact: Snapshot) -> Generator:
-    return generator_of(exact, Draws(7), GeneratorKnobs())
+def generator(exact: Snapshot) -> PathScores:
+    return PathScores(exact, Draws(7), GeneratorKnobs(), CPU)
 
 
 @pytest.fixture(scope="module")
@@ -74,26 +67,18 @@ def users(catalogue: PaperCatalogue, exact: Snapshot) -> UserRows:
 
 
 @pytest.fixture(scope="module")
-def scores(exact: Snapshot, generator: Generator) -> torch.Tensor:
-    paths = PathScores(generator, exact.trie.level_starts, CPU)
-    return torch.stack([paths.of(user) for user in range(USERS)])
+def scores(generator: PathScores) -> torch.Tensor:
+    return torch.stack([generator.of(user) for user in range(USERS)])
 
 
-@pytest.fixture(scope="module")
-def eligible(exact: Snapshot, users: UserRows) -> torch.Tensor:
-    index = DecodeIndex.of(exact, CPU)
-    masks = load_ops(CPU).eligible_nodes(UserTensors.of(users, CPU), index)
-    return torch.stack([eligible_at(masks, user, index) for user in range(USERS)])
-
-
-def plain_logits(generator: Generator, user: int, nodes: Any) -> Any:
+def plain_logits(generator: PathScores, user: int, nodes: Any) -> Any:
     liking = generator.draws.normal(Stream.AFFINITY, nodes | np.int64(user << 32))
     weighted = generator.popularity_weight(user) * generator.log_ads[nodes]
     return (weighted + generator.knobs.liking * liking).astype(np.float64)
 
 
 def test_a_path_s_score_sums_the_log_softmax_over_siblings(
-    exact: Snapshot, generator: Generator, scores: torch.Tensor
+    exact: Snapshot, generator: PathScores, scores: torch.Tensor
 ) -> None:
     trie = exact.trie
     for user in range(USERS):
@@ -130,8 +115,11 @@ def test_searches_keep_the_best_admitted_children_of_every_step(
 
 
 def test_the_best_possible_search_is_that_of_an_exact_test_and_unlimited_beams(
-    exact: Snapshot, users: UserRows, scores: torch.Tensor, eligible: torch.Tensor
+    exact: Snapshot, users: UserRows, scores: torch.Tensor
 ) -> None:
+    index = DecodeIndex.of(exact, CPU)
+    masks = load_ops(CPU).eligible_nodes(UserTensors.of(users, CPU), index)
+    eligible = torch.stack([eligible_at(masks, user, index) for user in range(USERS)])
     leaves, first = exact.trie.num_leaves, exact.trie.first_leaf
     found = best_possible(scores, eligible, first)
     whole = np.arange(leaves, dtype=np.int32)

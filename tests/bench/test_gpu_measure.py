@@ -37,13 +37,6 @@ class Clock:
         return work
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    fake = Clock()
-    monkeypatch.setattr(measure, "perf_counter", fake)
-    return fake
-
-
 def test_a_timing_is_of_one_call_of_a_run() -> None:
     timing = Timing.of([4.0, 8.0, 6.0], calls=2, draw=PowerDraw(1980, 512.25))
     assert timing.row() == {
@@ -56,7 +49,11 @@ def test_a_timing_is_of_one_call_of_a_run() -> None:
     assert single.joules is None
 
 
-def test_only_the_run_is_timed_after_a_warm_up_and_by_turns(clock: Clock) -> None:
+def test_only_the_run_is_timed_after_a_warm_up_and_by_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(measure, "perf_counter", clock)
     run, before = clock.takes("run", 3.0), clock.takes("before", 5.0)
     timing = sustained(run, CPU, 0.031, calls=2, before=before)
     assert (timing.p50_ms, timing.p99_ms) == pytest.approx((1.5, 1.5))

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from grace.bench.background import in_background
 from grace.bench.fleet import scaling
 from grace.bench.fleet.envoy import envoy_program
 from grace.bench.gpu import attention, budget, fresh, gtm, ladder, overlap, serve
 from grace.bench.gpu.pages.serve_tables import fleet_tables, serve_tables
 from grace.bench.gpu.subjects.catalogue import Catalogue, catalogue_spec, full_requests
-from grace.bench.gpu.subjects.served import in_background
 from grace.bench.gpu.subjects.workload import PAPER, workload_of
 from grace.bench.markdown import ms
 from grace.bench.options import BenchOptions
@@ -176,11 +176,8 @@ def test_ads_change_while_a_server_is_loaded(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(fresh, "CHANGES", 2)  # each takes a second
     rows = list(serve.measure(tiny("serve", "visible:exact", "fresh:exact", seconds=1.3)))
     visible, loaded = rows
-    assert (visible["measure"], visible["changes"], visible["replies_compared"]) == (
-        "visible",
-        2,
-        2,
-    )
+    assert (visible["measure"], visible["changes"]) == ("visible", 2)
+    assert visible["replies_compared"] == 2
     assert 0 < visible["visible_p50_s"] <= visible["visible_p99_s"] <= visible["visible_p100_s"]
     assert (loaded["measure"], loaded["rps"], loaded["faults"]) == ("fresh", 20.0, [])
     assert loaded["changes"] > 1

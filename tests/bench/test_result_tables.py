@@ -9,51 +9,25 @@ from typing import Any
 
 import pytest
 
-from grace.bench import result_tables
-from grace.bench.eligibility.tables import blocked_tables, paper_tables, study_tables
+from grace.bench.eligibility.path_scores import GeneratorKnobs
 from grace.bench.gpu.pages.document import MACHINES, performance_document
 from grace.bench.markdown import replaced
 from grace.bench.options import TABLES
 from grace.bench.pictures import draw_pictures, eligible_ads
 from grace.bench.result_file import Row, read_result
-from grace.bench.result_tables import (
-    RESULTS,
-    build_tables,
-    fleet_document,
-    fresh_tables,
-    overload_tables,
-    printed_tables,
-)
-from grace.catalogues.paper.generator import GeneratorKnobs
+from grace.bench.result_tables import DOCUMENTS, RESULTS, printed_tables
 from grace.catalogues.paper.spec import PaperKnobs
 
-BUILD, PASSRATE, BLOCKED = map(
-    read_result, (result_tables.BUILD, result_tables.PASSRATE, result_tables.BLOCKED)
-)
 
-
-@pytest.mark.parametrize(
-    ("document", "tables"),
-    [
-        ("building.md", build_tables(BUILD)),
-        ("eligibility.md", study_tables(PASSRATE) | blocked_tables(BLOCKED)),
-        ("eligibility-calibration.md", paper_tables(PASSRATE)),
-        ("fleet.md", fleet_document(read_result(result_tables.FLEET))),
-        (
-            "performance.md",
-            {
-                mark: performance_document(RESULTS / folder, where)
-                for mark, (folder, where) in MACHINES.items()
-            }
-            | fresh_tables(read_result(result_tables.FRESH))
-            | overload_tables(read_result(result_tables.OVERLOAD)),
-        ),
-    ],
-    ids=["building", "eligibility", "calibration", "fleet", "performance"],
-)
-def test_the_documents_have_the_tables_of_their_results(
-    repository: Path, document: str, tables: dict[str, str]
-) -> None:
+@pytest.mark.parametrize("document", sorted({document for document, *_ in DOCUMENTS}))
+def test_the_documents_have_the_tables_of_their_results(repository: Path, document: str) -> None:
+    tables = {
+        mark: performance_document(RESULTS / folder, where)
+        for mark, (folder, where) in MACHINES.items()
+        if document == "performance.md"
+    }
+    for of, result, made in DOCUMENTS:
+        tables |= made(read_result(result)) if of == document else {}
     text = (repository / "docs" / document).read_text()
     for name, current in tables.items():
         assert replaced(text, name, current) == text, "run `make fix`"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grace.catalogues.folder import targeting_yaml
-from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
+from grace.catalogues.paper.catalogue import make_paper_catalogue
 from grace.catalogues.paper.files import write_ads
 from grace.catalogues.paper.snapshots import paper_snapshot
 from grace.catalogues.paper.spec import PaperSpec
@@ -18,11 +18,6 @@ from grace.index.tables.data_folder import read_data_folder
 from grace.index.targeting.schema import load_schema
 from support.arrays import assert_same_arrays
 from support.builds import silent
-
-
-@pytest.fixture(scope="module")
-def catalogue() -> PaperCatalogue:
-    return make_paper_catalogue(PaperSpec(100_003, seed=3), threads=2)
 
 
 def test_every_size_keeps_the_papers_fan_outs() -> None:
@@ -43,7 +38,8 @@ def test_ads_per_sid_have_the_papers_percentiles_and_a_heavy_tail() -> None:
     assert ads.max() > 300
 
 
-def test_draws_depend_on_no_chunk_or_thread_and_ids_are_unique(catalogue: PaperCatalogue) -> None:
+def test_draws_depend_on_no_chunk_or_thread_and_ids_are_unique() -> None:
+    catalogue = make_paper_catalogue(PaperSpec(100_003, seed=3), threads=2)
     again = make_paper_catalogue(catalogue.spec, threads=1)
     np.testing.assert_array_equal(again.tree.ads, catalogue.tree.ads)
     whole = catalogue.rows(np.arange(catalogue.num_ads))

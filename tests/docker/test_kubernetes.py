@@ -22,6 +22,7 @@ KUBECTL = shutil.which("kubectl")
 OLDEST, NEWEST = "1.30", "1.34"  # preStop's sleep came with 1.30
 # Objects of KEDA and the Prometheus operator.
 NO_SCHEMA = {"PrometheusRule", "ScaledObject", "ServiceMonitor"}
+WITH_PODS = {"CronJob", "Deployment"}
 OVERLAYS = ("cpu", "gpu", "fleet")
 USER = 65532
 
@@ -45,8 +46,13 @@ def rendered_from(folder: Path) -> dict[tuple[str, str], Any]:
     return {(each["kind"], each["metadata"]["name"]): each for each in objects}
 
 
+def template(each: Any) -> Any:
+    """Return the template of the pods of a Deployment or a CronJob."""
+    return each["spec"].get("jobTemplate", each)["spec"]["template"]
+
+
 def deployment(overlay: str, name: str = "grace") -> Any:
-    return rendered(overlay)["Deployment", name]["spec"]["template"]["spec"]
+    return template(rendered(overlay)["Deployment", name])["spec"]
 
 
 def server(overlay: str) -> Any:
@@ -55,8 +61,7 @@ def server(overlay: str) -> Any:
 
 
 def build(overlay: str) -> Any:
-    spec = rendered(overlay)["CronJob", "grace-build"]["spec"]["jobTemplate"]["spec"]
-    return spec["template"]["spec"]
+    return template(rendered(overlay)["CronJob", "grace-build"])["spec"]
 
 
 def content(overlay: str, volume: Any) -> dict[str, str]:
@@ -79,10 +84,8 @@ def config_of(overlay: str, folder: Path) -> ServingConfig:
 
 def pods(overlay: str) -> Iterator[Any]:
     for (kind, name), each in rendered(overlay).items():
-        if kind == "Deployment":
-            yield each["spec"]["template"]["spec"]
-        elif kind == "CronJob":
-            yield build(overlay)
+        if kind in WITH_PODS:
+            yield template(each)["spec"]
         else:
             assert kind not in {"DaemonSet", "Job", "Pod", "StatefulSet"}, name
 
@@ -180,10 +183,8 @@ def test_the_documented_overlay_changes_image_settings_and_what_is_built(
     (own / "kustomization.yaml").write_text(the_file(page, "kustomization.yaml"))
     (own / "serve.yaml").write_text("state_dir: /elsewhere\n")
     objects = rendered_from(own)
-    pod = objects["Deployment", "grace"]["spec"]["template"]["spec"]
-    served, follower = pod["containers"]
-    job = objects["CronJob", "grace-build"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
-    (builder,) = job["containers"]
+    served, follower = template(objects["Deployment", "grace"])["spec"]["containers"]
+    (builder,) = template(objects["CronJob", "grace-build"])["spec"]["containers"]
     images = {each["image"] for each in (served, follower, builder)}
     assert images == {"registry.example.com/grace:cuda-1"}
     assert follower["args"][:2] == ["admin", "follow"]
@@ -226,12 +227,10 @@ def test_no_container_has_rights_or_a_writable_root(overlay: str) -> None:
 def test_everything_that_selects_pods_selects_those_that_it_means(overlay: str) -> None:
     objects = rendered(overlay)
     labels = {
-        name: objects["Deployment", name]["spec"]["template"]["metadata"]["labels"]
-        for kind, name in objects
-        if kind == "Deployment"
+        name: template(each)["metadata"]["labels"]
+        for (kind, name), each in objects.items()
+        if kind in WITH_PODS
     }
-    template = objects["CronJob", "grace-build"]["spec"]["jobTemplate"]["spec"]["template"]
-    labels["grace-build"] = template["metadata"]["labels"]
     for (kind, name), each in objects.items():
         spec = each["spec"] if kind not in ("ConfigMap", "Namespace") else {}
         if kind == "Service":

@@ -13,20 +13,9 @@ from support import layout
 
 
 @pytest.fixture(scope="module")
-def contributing(repository: Path) -> str:
-    return (repository / "CONTRIBUTING.md").read_text()
-
-
-@pytest.fixture(scope="module")
 def targets(repository: Path) -> list[str]:
     """The targets of the Makefile that say what they are for."""
     return re.findall(r"^([a-z-]+):.*## ", (repository / "Makefile").read_text(), re.MULTILINE)
-
-
-@pytest.fixture
-def outside() -> dict[str, str]:
-    """An environment without what a `make` that runs the tests adds to it."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
 
 
 def first_column(text: str, heading: str) -> list[str]:
@@ -36,9 +25,9 @@ def first_column(text: str, heading: str) -> list[str]:
 
 
 @pytest.mark.subprocess
-def test_plain_make_prints_every_target(
-    repository: Path, targets: list[str], outside: dict[str, str]
-) -> None:
+def test_plain_make_prints_every_target(repository: Path, targets: list[str]) -> None:
+    # Without what a `make` that runs the tests adds to the environment.
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     done = subprocess.run(
         ["make"], cwd=repository, env=outside, capture_output=True, text=True, check=True
     )
@@ -49,8 +38,9 @@ def test_plain_make_prints_every_target(
 
 
 def test_contributing_lists_targets_dependencies_and_packages(
-    repository: Path, contributing: str, targets: list[str]
+    repository: Path, targets: list[str]
 ) -> None:
+    contributing = (repository / "CONTRIBUTING.md").read_text()
     shown = first_column(contributing, "target")
     assert shown == [f"`make {target}`" for target in targets if target != "help"]
     project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]

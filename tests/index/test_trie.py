@@ -3,26 +3,21 @@
 import tracemalloc
 
 import numpy as np
-import pytest
 
 from grace.index.trie import SidTrie
 
 LEAVES = 60_000
 
 
-@pytest.fixture(scope="module")
-def trie() -> SidTrie:
+def test_the_offsets_of_all_nodes_are_not_copied() -> None:
     """Leaf i is the only one below the root's child i, and its tokens are i and i % 7."""
     tokens = np.arange(LEAVES)
-    return SidTrie(
+    trie = SidTrie(
         (LEAVES, 7),
         (1, LEAVES, LEAVES),
         np.concatenate([[0], np.arange(LEAVES, 2 * LEAVES + 1)]).astype(np.int32),
         np.concatenate([tokens, tokens % 7]).astype(np.uint16),
     )
-
-
-def test_the_offsets_of_all_nodes_are_not_copied(trie: SidTrie) -> None:
     tracemalloc.start()
     try:
         sids, path = trie.sids(np.array([9, 59_999])), trie.path(59_999)

@@ -104,15 +104,11 @@ def test_the_command_prints_the_papers_numbers_beside_ours(repository: Path) -> 
     assert [cost["paper_gflop"] for cost in report["decoder"]] == [533.0, 446.0, None]
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
+def test_the_command_writes_what_it_says(tmp_path: Path) -> None:
+    config = tmp_path / "model.yaml"
     generation = {"max_batch": 3, "profiles": {"full": {"beams": [1, 5, 9], "num_sids": 9}}}
     values = {"model": T5.to_json(), "generation": generation}
-    (tmp_path / "model.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(values))))
-    return tmp_path / "model.yaml"
-
-
-def test_the_command_writes_what_it_says(config: Path, tmp_path: Path) -> None:
+    config.write_text(yaml.safe_dump(json.loads(json.dumps(values))))
     given = ("--config", config, "--seed", "7", "--dtype", "float32")
     report = reported("init-model", *given, "--out", tmp_path / "m")
     assert report["checkpoint"] == checkpoint_id(tmp_path / "m")

@@ -75,7 +75,7 @@ def assert_replies(
 ) -> None:
     """Require the SIDs of the plain search, and the ads that plain rules give for them."""
     stop(pair, stopped)
-    every = raw_ads(files.folder / "catalogue" / "ads.parquet", pair.snapshot.schema)
+    every = raw_ads(files.catalogue / "ads.parquet", pair.snapshot.schema)
     catalogue = every[:: pair.snapshot.facts.version]  # version 2 has every other one
     for request, reply in zip(requests_of(files), replies, strict=True):
         message = message_of(request)

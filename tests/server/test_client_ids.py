@@ -32,7 +32,7 @@ TIMEOUT = 60.0
 def test_ads_entities_and_histories_take_the_ids_of_the_tables(
     healthy_server: ServerProcess, serving_files: ServingFiles, shop: Path
 ) -> None:
-    rows = pq.read_table(serving_files.folder / "catalogue" / "ads.parquet").to_pylist()
+    rows = pq.read_table(serving_files.catalogue / "ads.parquet").to_pylist()
     of_ad = {row["ad_id"]: row for row in rows}
     history = [row["ad_id"] for row in rows[:3]]
     sids = [tuple(of_ad[ad]["sid"]) for ad in history]
@@ -179,7 +179,7 @@ def test_in_a_folder_of_integers_the_ids_are_texts_of_digits(tmp_path: Path, for
 
 @pytest.fixture
 def ads(serving_files: ServingFiles) -> dict[int, RawAd]:
-    catalogue = serving_files.folder / "catalogue"
+    catalogue = serving_files.catalogue
     schema = load_schema(catalogue / "targeting.yaml")
     return {ad.ad_id: ad for ad in raw_ads(catalogue / "ads.parquet", schema)}
 

@@ -83,14 +83,13 @@ PROMPT: RequestFields = {
 }
 """Its request for a causal model."""
 
+REQUESTS = {"request.json": WHOLE, "rules.json": RULES, "prompt.json": PROMPT}
+
 
 def test_plain_values_are_the_documented_json(repository: Path) -> None:
-    page = json.loads(the_file(repository / "docs" / "api.md", "request.json"))
-    assert request_of(WHOLE) == request_of_json(page) == ParseDict(page, RetrieveRequest())
-    rules = json.loads(the_file(repository / "docs" / "api.md", "rules.json"))
-    assert request_of(RULES) == request_of_json(rules) == ParseDict(rules, RetrieveRequest())
-    prompt = json.loads(the_file(repository / "docs" / "api.md", "prompt.json"))
-    assert request_of(PROMPT) == request_of_json(prompt) == ParseDict(prompt, RetrieveRequest())
+    for name, fields in REQUESTS.items():
+        page = json.loads(the_file(repository / "docs" / "api.md", name))
+        assert request_of(fields) == request_of_json(page) == ParseDict(page, RetrieveRequest())
     passing: Any = {"at": 1790000000000, "filters": {"category": {"unknown": True}}}
     assert request_of(passing).at == request_of(RULES).at
     assert request_of(passing).filters["category"] == Filter(unknown=Filter.PASSES)
@@ -103,7 +102,7 @@ def test_plain_values_are_the_documented_json(repository: Path) -> None:
 def test_every_field_of_a_request_has_a_plain_value() -> None:
     fields = {field.name for field in RetrieveRequest.DESCRIPTOR.fields}
     kinds = {field.name for field in Features.DESCRIPTOR.fields}
-    given = {*WHOLE, *RULES, *PROMPT}
+    given = set().union(*REQUESTS.values())
     assert fields - {"features"} | kinds == set(RequestFields.__annotations__) == given
 
 
@@ -120,7 +119,7 @@ def of_numpy(value: Any) -> Any:
 
 
 def test_values_of_numpy_are_as_good_as_python_s() -> None:
-    for request in WHOLE, RULES, PROMPT:
+    for request in REQUESTS.values():
         assert request_of(of_numpy(request)) == request_of(request)
     flat: Any = {"sequences": {"views": np.array(CLICKS, np.uint16).ravel()}}
     sids = [token for sid in CLICKS for token in sid]

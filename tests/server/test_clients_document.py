@@ -43,8 +43,9 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, shop: Path) -> Path:
+def folder(tmp_path: Path, shop: Path, tls_folder: Path) -> Path:
     """A folder with the files that the programs read."""
+    shutil.copy(tls_folder / "ca.pem", tmp_path)
     write_map(shop / "ids.parquet", {"CJ-6534178": 1, "CJ-6534202": 2, "CJ-6533889": 3})
     write_map(shop / "advertisers.parquet", {"Acme, Inc.": 7})
     request = the_file(REPOSITORY / "docs" / "api.md", "request.json")
@@ -100,12 +101,6 @@ def test_the_python_program_over_tls_runs(tls_folder: Path, tls_server: ServerPr
     assert ADS.fullmatch(done.stdout)
 
 
-@pytest.fixture
-def folder_with_access(folder: Path, tls_folder: Path) -> Path:
-    shutil.copy(tls_folder / "ca.pem", folder)
-    return folder
-
-
 def required(*programs: str) -> None:
     """Skip the test by the name of the first program that is not installed."""
     for program in programs:
@@ -143,8 +138,7 @@ def assert_prints_ads(folder: Path, *command: str) -> None:
 
 
 @pytest.mark.compile
-def test_the_go_program_runs(folder_with_access: Path, tls_server: ServerProcess) -> None:
-    folder = folder_with_access
+def test_the_go_program_runs(folder: Path, tls_server: ServerProcess) -> None:
     required("go", "gofmt", "protoc", "protoc-gen-go", "protoc-gen-go-grpc")
     if finished(folder, "go", "list", "google.golang.org/grpc/health").returncode:
         pytest.skip("google.golang.org/grpc is not installed")
@@ -159,8 +153,7 @@ def test_the_go_program_runs(folder_with_access: Path, tls_server: ServerProcess
 
 
 @pytest.mark.compile
-def test_the_java_program_runs(folder_with_access: Path, tls_server: ServerProcess) -> None:
-    folder = folder_with_access
+def test_the_java_program_runs(folder: Path, tls_server: ServerProcess) -> None:
     required("javac", "java", "protoc", "grpc_java_plugin")
     jars = os.environ.get("CLASSPATH", JARS)
     if finished(folder, "javap", "-cp", jars, "io.grpc.netty.NettyChannelBuilder").returncode:
@@ -176,8 +169,7 @@ def test_the_java_program_runs(folder_with_access: Path, tls_server: ServerProce
 
 
 @pytest.mark.compile
-def test_the_cpp_program_runs(folder_with_access: Path, tls_server: ServerProcess) -> None:
-    folder = folder_with_access
+def test_the_cpp_program_runs(folder: Path, tls_server: ServerProcess) -> None:
     required("g++", "pkg-config", "protoc", "grpc_cpp_plugin")
     if finished(folder, "pkg-config", "--exists", "grpc++", "protobuf").returncode:
         pytest.skip("grpc++ is not installed")

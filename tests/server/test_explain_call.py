@@ -110,9 +110,7 @@ def test_an_explanation_that_no_caller_waits_for_is_not_begun(
     faults = operated.faults
     with faults.closed("features"):
         first = explainer.ask(some_ad, message(user, request_id="first"))
-        operated.wait_until(
-            lambda: "first" in operated.faults.reached("features"), "it is under way"
-        )
+        operated.wait_until(lambda: "first" in faults.reached("features"), "it is under way")
         late = explainer.ask(some_ad, message(user, request_id="late"), 0.3)
         gone = explainer.ask(some_ad, message(user, request_id="gone"))
         assert late.outcome().code is grpc.StatusCode.DEADLINE_EXCEEDED

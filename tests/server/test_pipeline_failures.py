@@ -227,11 +227,9 @@ def test_every_request_ends_exactly_once(
     max_wait_ms: float,
     closes_early: bool,
 ) -> None:
-    chances: dict[StageName, tuple[Fate, random.Random]] = {
-        "input": (fates[0], random.Random(seed)),
-        "features": (fates[1], random.Random(seed + 1)),
-        "generate": (fates[2], random.Random(seed + 2)),
-        "post": (fates[3], random.Random(seed + 3)),
+    chances = {
+        stage: (fate, random.Random(seed + place))
+        for place, (stage, fate) in enumerate(zip(STAGE_NAMES, fates, strict=True))
     }
 
     def disturb(stage: StageName, _: Sequence[PendingRequest]) -> None:

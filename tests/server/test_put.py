@@ -43,12 +43,8 @@ class Catalogue:
 
     @staticmethod
     def of(server: ServerProcess, files: ServingFiles) -> "Catalogue":
-        table = pq.read_table(files.folder / "catalogue" / "ads.parquet").drop_columns(["title"])
+        table = pq.read_table(files.catalogue / "ads.parquet").drop_columns(["title"])
         return Catalogue(server, files, table, reply_of(server, files))
-
-    @property
-    def folder(self) -> Path:
-        return self.files.folder / "catalogue"
 
     @property
     def shown(self) -> set[int]:
@@ -94,7 +90,7 @@ def test_ads_of_tables_are_served_once_the_command_returns_and_are_removed_again
     # Lines have no rules, so everybody may see the ad.
     row = {"ad_id": second, "sid": catalogue.row(first)["sid"], "countri": "GB"}
     lines.write_text(json.dumps(row) + "\n")
-    to = ("--data", catalogue.folder, "--address", operated.admin)
+    to = ("--data", catalogue.files.catalogue, "--address", operated.admin)
     warned = invoke_grace("admin", "put", lines, *to).stderr
     assert "warning: ignored columns that may be rules: countri; name them in" in warned
     before = status(operated).updates.sequence
@@ -128,7 +124,7 @@ def test_faulty_ads_are_named_and_the_others_are_served(
     ]
     lines.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     done = invoke_grace(
-        *("admin", "put", lines, "--data", catalogue.folder, "--address", operated.admin)
+        *("admin", "put", lines, "--data", catalogue.files.catalogue, "--address", operated.admin)
     )
     said = done.stdout.splitlines()
     assert f"refused: {lines} row 2, ad {NEW + 1}: sid '3 tokens': the SID length is 4" in said
@@ -199,10 +195,10 @@ def test_what_cannot_be_put_is_refused_and_nothing_is_sent(
 ) -> None:
     table = tmp_path / "new.jsonl"
     table.write_text('{"ad_id": 1, "sid": [1, 2, 3, 4]}\n')
-    named = {"TABLE": str(table), "DATA": str(catalogue.folder), "OTHER": str(tmp_path)}
+    named = {"TABLE": str(table), "DATA": str(catalogue.files.catalogue), "OTHER": str(tmp_path)}
     space = {"grace.sid_space": "other"}
     pq.write_table(catalogue.table.replace_schema_metadata(space), tmp_path / "ads.parquet")
-    shutil.copy(catalogue.folder / "targeting.yaml", tmp_path)
+    shutil.copy(catalogue.files.catalogue / "targeting.yaml", tmp_path)
     before = status(operated).updates.sequence
     given = [named.get(each, each) for each in arguments]
     assert fault in complaint("admin", "put", *given, "--address", operated.admin)
@@ -255,7 +251,7 @@ def test_tables_that_come_into_a_folder_are_sent_in_the_order_of_their_names(
     operated: ServerProcess, catalogue: Catalogue, incoming: Path
 ) -> None:
     first, own = catalogue.own[0], {*catalogue.own}
-    options = ("--data", catalogue.folder)
+    options = ("--data", catalogue.files.catalogue)
     put_in(incoming, "b.parquet", catalogue.like(first, NEW, NEW + 1, country=["SE"]))
     put_in(incoming, "c.parquet", catalogue.like(first, NEW))
     pq.write_table(catalogue.like(first, NEW + 9), incoming / "d.parquet.unfinished")
@@ -343,12 +339,8 @@ class Steps:
     incoming: Path
 
     @property
-    def data(self) -> Path:
-        return self.files.folder / "catalogue"
-
-    @property
     def sids(self) -> list[list[int]]:
-        return list(pq.read_table(self.data / "ads.parquet")["sid"].to_pylist()[:99])
+        return list(pq.read_table(self.files.catalogue / "ads.parquet")["sid"].to_pylist()[:99])
 
     def put(self, number: int) -> None:
         sids = [self.sids[number], self.sids[number]]
@@ -360,7 +352,7 @@ class Steps:
         unfinished.rename(path)
 
     def follow(self, server: ServerProcess, **how: Any) -> AbstractContextManager[Follower]:
-        return following(self.incoming, server.admin, "--data", self.data, **how)
+        return following(self.incoming, server.admin, "--data", self.files.catalogue, **how)
 
     def assert_kept(self, server: ServerProcess, number: int) -> None:
         with AdminClient(server.admin) as client:

@@ -54,14 +54,14 @@ def test_a_table_of_ads_names_each_ad_and_what_allows_the_user(
 ) -> None:
     """The catalogue is split into a folder of two files; its titles come from another column."""
     user = {name: given["values"] for name, given in serving_files.requests[2]["user"].items()}
-    whole = pq.read_table(serving_files.folder / "catalogue" / "ads.parquet")
+    whole = pq.read_table(serving_files.catalogue / "ads.parquet")
     titles = pa.array([f"about {ad_id}" for ad_id in whole["ad_id"].to_pylist()])
     named = whole.drop_columns(["title"]).append_column("name", titles)
     half = len(named) // 2
     pq.write_table(named.slice(0, half), tmp_path / "a.parquet")
     pq.write_table(named.slice(half), tmp_path / "b.parquet")
     asked = ("retrieve", "--address", address, "--request", requests, "--sids")
-    schema = serving_files.folder / "catalogue" / "targeting.yaml"
+    schema = serving_files.catalogue / "targeting.yaml"
     shutil.copy(schema, tmp_path)
     (tmp_path / "tables.yaml").write_text("ads: {files: [a.parquet, b.parquet]}")
     table = printed(*asked, "--max-ads", "40", "--data", tmp_path)
@@ -184,7 +184,7 @@ def test_a_table_that_does_not_have_the_ads_says_so(
     table = tmp_path / "ads.parquet"
     pq.write_table(pa.table({"ad_id": [1], "title": ["one"], "category": ["food"]}), table)
     asked = ("retrieve", "--address", address, "--request", requests, "--max-ads", "9")
-    shutil.copy(serving_files.folder / "catalogue" / "targeting.yaml", tmp_path)
+    shutil.copy(serving_files.catalogue / "targeting.yaml", tmp_path)
     given = ("--user", "country=XX", "--user", "country=US", "--filter", "category.none_of=food,x")
     shown = printed(*asked, "--data", tmp_path, *given)
     assert "so no ad includes them: country=XX\n" in shown

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -43,16 +44,8 @@ AT = 1_793_500_000_000  # so that two replies say the same time
 
 
 @pytest.fixture(scope="module")
-def poisoned_pair(
-    serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory
-) -> ServingPair:
-    checkpoint = poisoned_checkpoint(tmp_path_factory.mktemp("poisoned"))
-    return load_cpu_pair(serving_files.snapshots, checkpoint)
-
-
-@pytest.fixture(scope="module")
 def catalogue(serving_files: ServingFiles, pair: ServingPair) -> list[RawAd]:
-    return raw_ads(serving_files.folder / "catalogue" / "ads.parquet", pair.snapshot.schema)
+    return raw_ads(serving_files.catalogue / "ads.parquet", pair.snapshot.schema)
 
 
 def replies(
@@ -172,8 +165,9 @@ FAULTY: dict[str, tuple[dict[str, Any], str, str | None]] = {
 
 
 def test_every_kind_of_fault_at_once_leaves_the_others_as_they_are(
-    poisoned_pair: ServingPair, serving_files: ServingFiles
+    serving_files: ServingFiles, tmp_path: Path
 ) -> None:
+    poisoned_pair = load_cpu_pair(serving_files.snapshots, poisoned_checkpoint(tmp_path))
     good = [{**serving_files.requests[row], "strict": True, "at": AT} for row in range(30, 34)]
     bad = [
         {**serving_files.requests[40], **change, "request_id": name}

@@ -37,7 +37,7 @@ def half_of_the_ads(files: ServingFiles) -> Path:
     """The folder of a snapshot of version 2, made once."""
     root = files.folder / "half"
     if not root.exists():
-        catalogue = files.folder / "catalogue"
+        catalogue = files.catalogue
         ads = pq.read_table(catalogue / "ads.parquet")
         kept = files.folder / "half.parquet"
         pq.write_table(ads.take(list(range(0, len(ads), 2))), kept)

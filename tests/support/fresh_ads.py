@@ -22,7 +22,7 @@ Row = Mapping[str, Any]
 
 def table_rows(files: ServingFiles) -> dict[int, Row]:
     """Return the rows of the ads table, by id."""
-    rows = pq.read_table(files.folder / "catalogue" / "ads.parquet").to_pylist()
+    rows = pq.read_table(files.catalogue / "ads.parquet").to_pylist()
     return {row["ad_id"]: row for row in rows}
 
 

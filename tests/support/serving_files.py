@@ -22,6 +22,10 @@ class ServingFiles:
     warm_up: Path  # the same as a file
 
     @property
+    def catalogue(self) -> Path:
+        return self.folder / "catalogue"
+
+    @property
     def tiny_server_files(self) -> TinyServerFiles:
         return TinyServerFiles(self.folder, self.snapshots, self.checkpoint, self.warm_up)
 

@@ -21,7 +21,7 @@ def advertiser(number: int) -> str:
 
 def write_text_shop(folder: Path, files: ServingFiles, ads: int | None = None) -> Path:
     """Write the folder. Its id map has the first `ads` ads; None: all."""
-    catalogue = files.folder / "catalogue"
+    catalogue = files.catalogue
     folder.mkdir(exist_ok=True)
     (folder / "targeting.yaml").write_bytes((catalogue / "targeting.yaml").read_bytes())
     (folder / "tables.yaml").write_text(

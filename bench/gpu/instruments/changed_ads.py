@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grace.bench.gpu.instruments.reply_check import ads_of, fault_of, values_of
+from grace.bench.gpu.instruments.reply_check import ads_of, fault_of
 from grace.catalogues.paper.changes import PaperChange
 from grace.client import RetrieveResult
+from grace.index.forms.component import values_in
 from grace.index.snapshot import Snapshot
 from grace.index.trie import NO_NODE
-from grace.index.users.user_rows import UserAttributes
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
 Sid = tuple[int, ...]
@@ -53,12 +53,11 @@ class ChangedAds:
         """
         sids, max_ads = seen.result.sids, seen.request.max_ads
         assert sids is not None
-        user = {name: list(given.values) for name, given in seen.request.user.items()}
         scores = dict(zip(map(tuple, sids.tokens.tolist()), sids.scores.tolist(), strict=True))
-        built, faults = list(self._built(user, [*scores])), []
+        built, faults = list(self._built(seen.request, [*scores])), []
         for update in range(seen.first, seen.last + 1):
             ads = [ad for ad in built if not self._changes(ad[0], update)]
-            ads += self._put(user, scores, update)
+            ads += self._put(seen.request, scores, update)
             expected = {ad_id: scores[sid] for ad_id, sid, passes in ads if passes}
             fault = fault_of(seen.result.message, expected, len(ads), max_ads)
             if not fault:
@@ -69,25 +68,27 @@ class ChangedAds:
     def _changes(self, ad_id: int, update: int) -> list[Row | None]:
         return [row for number, row in self._rows.get(ad_id, ()) if number <= update]
 
-    def _built(self, user: UserAttributes, sids: Sequence[Sid]) -> Iterator[tuple[int, Sid, bool]]:
+    def _built(
+        self, request: RetrieveRequest, sids: Sequence[Sid]
+    ) -> Iterator[tuple[int, Sid, bool]]:
         """Yield the snapshot's ads of these SIDs: id, SID, and whether the user may see it."""
         nodes = np.array([self.snapshot.trie.walk(sid) for sid in sids], np.int64)
         there = np.flatnonzero(nodes != NO_NODE)
-        ads = ads_of(self.snapshot, nodes[there] - self.snapshot.trie.first_leaf, user)
+        ads = ads_of(self.snapshot, nodes[there] - self.snapshot.trie.first_leaf, request)
         own = [sids[place] for place in there[ads.leaf]]
         return zip(ads.ids.tolist(), own, ads.passes.tolist(), strict=True)
 
     def _put(
-        self, user: UserAttributes, sids: Mapping[Sid, float], update: int
+        self, request: RetrieveRequest, sids: Mapping[Sid, float], update: int
     ) -> Iterator[tuple[int, Sid, bool]]:
         """Yield the ads of these SIDs that are put as of an update."""
         for sid in self._put_at.keys() & sids.keys():
             for ad_id in self._put_at[sid]:
                 *_, row = None, *self._changes(ad_id, update)
                 if row is not None and tuple(row["sid"]) == sid:
-                    yield ad_id, sid, self._passes(row, user)
+                    yield ad_id, sid, self._passes(row, request)
 
-    def _passes(self, row: Row, user: UserAttributes) -> bool:
+    def _passes(self, row: Row, request: RetrieveRequest) -> bool:
         """All lists are includes, and the population's users have one value of each attribute."""
         lists = [(name, row[name]) for name in self.snapshot.schema.names if name in row]
-        return all({*values_of(user, name)} & {*values} for name, values in lists)
+        return all({*values_in(request, name)} & {*values} for name, values in lists)

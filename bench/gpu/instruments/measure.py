@@ -10,7 +10,6 @@ reads it, is not timed. Only what agrees with its definition (`require_*`) is ti
 
 import gc
 import platform
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grace.bench.background import in_background
 from grace.bench.result_file import machine
 from grace.configs.errors import DeviceError
 from grace.kernels.products.fp8_products import E4M3
@@ -250,23 +250,18 @@ def _power_samples(device: torch.device) -> Iterator[list[tuple[int, float]]]:
     if device.type != "cuda":
         yield samples
         return
-    stop = threading.Event()
     nvml = _nvml()
     uuid = torch.cuda.get_device_properties(device).uuid
     handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
 
     def sample() -> None:
-        while not stop.wait(_SAMPLE_SECONDS):
-            clock = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
-            samples.append((clock, nvml.nvmlDeviceGetPowerUsage(handle) / 1e3))
+        clock = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
+        samples.append((clock, nvml.nvmlDeviceGetPowerUsage(handle) / 1e3))
 
-    thread = threading.Thread(target=sample, daemon=True)
-    thread.start()
     try:
-        yield samples
+        with in_background(sample, _SAMPLE_SECONDS):
+            yield samples
     finally:
-        stop.set()
-        thread.join()
         nvml.nvmlShutdown()
 
 

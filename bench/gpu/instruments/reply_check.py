@@ -1,27 +1,21 @@
 """Check the whole path's replies: the ads that its SIDs and plain rules give, and no others.
 
-The user's strings and the rules' lists decide here which ads a user may see, in NumPy, without the
-service's matcher: attribute bits one by one, set values by the rules' lists.
+The plain tests of `Explain` decide here which ads a user may see, without the service's matcher.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from grace.configs.arrays import Bools, Int64, Integers
 from grace.configs.errors import DeviceError
+from grace.index.forms.components import parts_of
 from grace.index.snapshot import Snapshot
-from grace.index.targeting.rules import SetRules
-from grace.index.targeting.schema import Attribute, TargetSet
+from grace.index.targeting.rules import places_of
 from grace.index.trie import NO_NODE
-from grace.index.users.user_rows import UserAttributes
-from grace.index.users.values import InternedValues
 from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
 from grace.server.messages import AnsweredBatch, GeneratedBatch
-
-Bools = npt.NDArray[np.bool_]
-Int64 = npt.NDArray[np.int64]
 
 
 class LeafAds(NamedTuple):
@@ -38,37 +32,18 @@ def check_replies(
     """Raise if a reply's ads are not those that its SIDs and plain rules give."""
     leaves, scores = generated.leaves.numpy(), generated.scores.numpy()
     for row, answer in enumerate(answered.answers):
-        retrieval = answer.request.retrieval
-        user = RetrieveRequest.FromString(retrieval.message).user
-        fault = check_reply(
-            snapshot,
-            {name: list(given.values) for name, given in user.items()},
-            leaves[row],
-            scores[row],
-            retrieval.max_ads,
-            RetrieveResponse.FromString(answer.reply),
-        )
+        retrieval, reply = answer.request.retrieval, RetrieveResponse.FromString(answer.reply)
+        live = np.flatnonzero(leaves[row] != NO_NODE)
+        request = RetrieveRequest.FromString(retrieval.message)
+        ads = ads_of(snapshot, leaves[row, live], request)
+        passing = scores[row, live][ads.leaf[ads.passes]]
+        expected = dict(zip(ads.ids[ads.passes].tolist(), passing.tolist(), strict=True))
+        fault = fault_of(reply, expected, len(ads.ids), retrieval.max_ads)
         if fault:
             raise DeviceError(
                 f"{name}, the whole path, request {retrieval.request_id}: {fault}: it is wrong, "
                 "and was not measured; run the tests of index and server"
             )
-
-
-def check_reply(
-    snapshot: Snapshot,
-    user: UserAttributes,
-    leaves: npt.NDArray[np.int32],
-    scores: npt.NDArray[np.float32],
-    max_ads: int,
-    reply: RetrieveResponse,
-) -> str:
-    """Return what is wrong with the ads of a reply to these SIDs; "" if nothing is."""
-    live = np.flatnonzero(leaves != NO_NODE)
-    ads = ads_of(snapshot, leaves[live], user)
-    passing = scores[live][ads.leaf[ads.passes]]
-    expected = dict(zip(ads.ids[ads.passes].tolist(), passing.tolist(), strict=True))
-    return fault_of(reply, expected, len(ads.ids), max_ads)
 
 
 def fault_of(
@@ -94,74 +69,21 @@ def fault_of(
     return ""
 
 
-def ads_of(snapshot: Snapshot, leaves: npt.NDArray[np.integer], user: UserAttributes) -> LeafAds:
+def ads_of(snapshot: Snapshot, leaves: Integers, request: RetrieveRequest) -> LeafAds:
     ads = snapshot.ads
-    begins, ends = ads.ad_offsets[leaves], ads.ad_offsets[leaves + 1]
-    ordinals = _ranges(begins, ends)
+    offsets, ordinals = places_of(ads.ad_offsets, leaves)
     rules, of_rule = np.unique(ads.ad_rule[ordinals], return_inverse=True)
-    of_leaf = np.repeat(np.arange(len(leaves)), ends - begins)
-    return LeafAds(ads.ad_ids[ordinals], of_leaf, eligible_rules(snapshot, rules, user)[of_rule])
+    of_leaf = np.repeat(np.arange(len(leaves)), np.diff(offsets))
+    passes = eligible_rules(snapshot, rules, request)[of_rule]
+    return LeafAds(ads.ad_ids[ordinals], of_leaf, passes)
 
 
-def eligible_rules(
-    snapshot: Snapshot, rules: npt.NDArray[np.integer], user: UserAttributes
-) -> Bools:
-    """Return which rules let the user see an ad, by the schema's definitions.   [n]"""
-    schema, targeting = snapshot.schema, snapshot.rules
+def eligible_rules(snapshot: Snapshot, rules: Integers, request: RetrieveRequest) -> Bools:
+    """Return which rules, none of which has alternatives, let the user see an ad.   [n]"""
     passes = np.ones(len(rules), np.bool_)
-    rows = targeting.bitmask_table[targeting.rows[rules, 0]]
-    for attribute, first in schema.places:
-        for bit in _bits(attribute, first, values_of(user, attribute.name)):
-            passes &= (rows[:, bit >> 6] >> np.uint64(bit & 63) & np.uint64(1)).astype(np.bool_)
-    for s, target_set in enumerate(schema.sets):
-        own = targeting.rows[rules, 1 + s]
-        values = values_of(user, target_set.name)
-        passes &= _set_passes(target_set, targeting.sets[s], snapshot.set_values[s], own, values)
+    for component, ids, rows in parts_of(snapshot):
+        own, of_rule = np.unique(ids[rules], return_inverse=True)
+        tested = [component.explain(rows, row, request) for row in own.tolist()]
+        passing = [all(each.passes for each in reasons) for reasons in tested]
+        passes &= np.array(passing, np.bool_)[of_rule]
     return passes
-
-
-def values_of(user: UserAttributes, name: str) -> Sequence[str]:
-    values = user.get(name, ())
-    return values if isinstance(values, Sequence) else ()
-
-
-def _bits(attribute: Attribute, first: int, values: Sequence[str]) -> list[int]:
-    """The bits that must be set; `other` stands for an unlisted value, and for no value."""
-    other = first + len(attribute.values)
-    given = list(values) or ([] if attribute.missing is None else [attribute.missing])
-    places = {value: first + place for place, value in enumerate(attribute.values)}
-    return [places.get(value, other) for value in given] or [other]
-
-
-def _set_passes(
-    target_set: TargetSet,
-    rules: SetRules,
-    interned: InternedValues,
-    own: npt.NDArray[np.integer],
-    values: Sequence[str],
-) -> Bools:
-    ids = [interned.ids[value] for value in values if value in interned.ids]
-    included, has_include = _listed(*rules.include, own, ids)
-    excluded, has_exclude = _listed(*rules.exclude, own, ids)
-    passes = (included | ~has_include) & ~excluded
-    if not values and not target_set.missing_passes_exclude:
-        passes &= ~has_exclude
-    return passes
-
-
-def _listed(
-    offsets: Int64, listed: npt.NDArray[np.int32], rules: npt.NDArray[np.integer], ids: list[int]
-) -> tuple[Bools, Bools]:
-    """Return whether any of the ids is in each rule's list, and whether the list has any."""
-    begins, ends = offsets[rules], offsets[rules + 1]
-    found = np.isin(listed[_ranges(begins, ends)], ids)
-    sums = np.concatenate([[0], np.cumsum(found)])
-    edges = np.concatenate([[0], np.cumsum(ends - begins)])
-    return sums[edges[1:]] > sums[edges[:-1]], ends > begins
-
-
-def _ranges(begins: Int64, ends: Int64) -> Int64:
-    """begins[i] .. ends[i], one after the other."""
-    counts = ends - begins
-    starts = np.cumsum(counts) - counts
-    return np.repeat(begins - starts, counts) + np.arange(int(counts.sum()))

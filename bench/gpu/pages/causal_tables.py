@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from grace.bench.gpu.pages.published import CAUSAL_MS, CAUSAL_PER_SECOND, SHAPES
-from grace.bench.markdown import POWER, markdown_table, ms, p99, table_of
+from grace.bench.markdown import POWER, Column, markdown_table, ms, p99, table_of
 from grace.bench.result_file import Row, rows_of
 
 _SOURCES = (
@@ -24,8 +24,29 @@ def causal_tables(rows: Sequence[Row]) -> str:
         parts.append("**Operations of a layer** by rows, P50 in ms (TFLOP/s)\n")
         parts.append(_operations_table(operations))
     if overlaps := rows_of(rows, "overlap"):
-        parts += ["**Fidelity**, with random weights\n", _overlap_table(overlaps)]
+        parts += [
+            "**Fidelity**, with random weights\n",
+            overlap_table(overlaps, [("kept in bf16", "{kept}")]),
+        ]
     return "\n".join(parts)
+
+
+def overlap_table(
+    rows: Sequence[Row], kept: Sequence[Column] = (), more: Sequence[Column] = ()
+) -> str:
+    return table_of(
+        rows,
+        ("model", "{variant}"),
+        ("type", "{precision}"),
+        *kept,
+        ("SIDs", "{sids:,}"),
+        ("requests", "{requests}"),
+        ("generated", "{generated:,.0f}"),
+        ("overlap", "**{overlap:.2%}**"),
+        ("worst request", "{worst_request:.1%}"),
+        ("top 10", "{top_10:.2%}"),
+        *more,
+    )
 
 
 def _wholes_table(rows: Sequence[Row]) -> str:
@@ -43,7 +64,10 @@ def _wholes_table(rows: Sequence[Row]) -> str:
         ("reading", lambda row: ms(row.get("read_p50_ms"))),
         ("searching", lambda row: ms(row.get("search_p50_ms"))),
         ("requests/s", "**{requests_per_s:,.0f}**"),
-        ("requests/J", _per_joule),
+        (
+            "requests/J",
+            lambda x: f"{x['requests_per_s'] / x['power_w']:.2f}" if x["power_w"] else "",
+        ),
         ("published", _published),
         ("MHz / W", POWER),
     )
@@ -74,18 +98,3 @@ def _operations_table(rows: Sequence[Row]) -> str:
         line[row["rows"]] = ms(row["p50_ms"]) + rate
     body = [[*name, *(line.get(count, "") for count in counts)] for name, line in cells.items()]
     return markdown_table(("model", "operation", "type", *(f"{x:,}" for x in counts)), body)
-
-
-def _overlap_table(rows: Sequence[Row]) -> str:
-    return table_of(
-        rows,
-        ("model", "{variant}"),
-        ("type", "{precision}"),
-        ("kept in bf16", "{kept}"),
-        ("SIDs", "{sids:,}"),
-        ("requests", "{requests}"),
-        ("generated", "{generated:,.0f}"),
-        ("overlap", "**{overlap:.2%}**"),
-        ("worst request", "{worst_request:.1%}"),
-        ("top 10", "{top_10:.2%}"),
-    )

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from grace.bench.gpu.pages import published
-from grace.bench.gpu.pages.causal_tables import causal_tables
+from grace.bench.gpu.pages.causal_tables import causal_tables, overlap_table
 from grace.bench.gpu.pages.serve_tables import serve_tables
-from grace.bench.markdown import POWER, Cell, markdown_table, ms, p99, rewrite, table_of
+from grace.bench.markdown import POWER, Cell, Column, markdown_table, ms, p99, rewrite, table_of
 from grace.bench.result_file import Row, read_result, rows_of
 
 MACHINES = {"performance": ("h200", ""), "performance-h100": ("h100", " on an H100")}
@@ -229,21 +229,12 @@ def _overlap_tables(rows: Sequence[Row]) -> str:
         }
         body = [[name, *(f"{x:.2%}" for x in own.values())] for name, own in shares.items()]
         parts.append(markdown_table(("", *(f"k = {k}" for k in row["recall"])), body))
-    overlaps = table_of(
-        rows_of(rows, "overlap"),
-        ("model", "{variant}"),
-        ("type", "{precision}"),
-        ("SIDs", "{sids:,}"),
-        ("requests", "{requests}"),
-        ("generated", "{generated:,.0f}"),
-        ("overlap", "**{overlap:.2%}**"),
-        ("worst request", "{worst_request:.1%}"),
-        ("top 10", "{top_10:.2%}"),
+    more: Sequence[Column] = (
         ("top 100", "{top_100:.2%}"),
         ("beams by step", lambda x: " / ".join(f"{share:.2%}" for share in x["step_overlap"])),
         ("logits' deviation by step", lambda x: " / ".join(f"{y:g}" for y in x["logit_std"])),
     )
-    return "\n".join([*parts, overlaps])
+    return "\n".join([*parts, overlap_table(rows_of(rows, "overlap"), more=more)])
 
 
 def _budget_tables(rows: Sequence[Row]) -> str:

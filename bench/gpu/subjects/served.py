@@ -3,9 +3,7 @@
 import hashlib
 import os
 import shutil
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -21,13 +19,12 @@ from grace.bench.load.client import Load, OpenLoop, ServerTimes, Target
 from grace.bench.load.client_process import run_together
 from grace.bench.load.ghz import load_result
 from grace.bench.load.shots import Shot
-from grace.bench.load.thread_times import ThreadWatch
+from grace.bench.load.thread_times import ThreadWatch, watched_threads
 from grace.bench.options import BenchOptions
 from grace.bench.result_file import Row
 from grace.bench.running_server import RunningServer, write_server_config
 from grace.client import Tls
 from grace.configs.eligibility import MatcherMode
-from grace.configs.errors import GraceError
 from grace.model.checkpoints.checkpoint import save_checkpoint
 from grace.model.definition.t5_spec import EncoderDecoderSpec
 from grace.model.engine.precision import PRECISIONS, Precision
@@ -161,32 +158,6 @@ class Served(NamedTuple):
         )
 
 
-@contextmanager
-def in_background(step: Callable[[], object], seconds: float = 0.0) -> Iterator[list[str]]:
-    """Call `step` again and again inside `with`, until it fails; wait for `seconds` between calls.
-
-    Yield the faults, at most one. It is known after the block: then the last call has ended.
-    """
-    faults: list[str] = []
-    stop = threading.Event()
-
-    def repeat() -> None:
-        try:
-            step()
-            while not stop.wait(seconds):
-                step()
-        except GraceError as error:
-            faults.append(str(error))
-
-    thread = threading.Thread(target=repeat, daemon=True)
-    thread.start()
-    try:
-        yield faults
-    finally:
-        stop.set()
-        thread.join()
-
-
 def latencies(
     address: str, files: ServedFiles, load: Load, processes: LoadProcesses, tls: Tls | None = None
 ) -> dict[str, Any]:
@@ -201,16 +172,22 @@ def load_server(
     server: RunningServer, files: ServedFiles, load: Load, processes: LoadProcesses
 ) -> Row:
     """Load the server and return a row; the threads' shares of a core leave out both run ends."""
-    with ThreadWatch(server.pid) as watch:
+    with watched_threads(server.pid) as watch:
         own = latencies(server.address, files, load, processes)
     return {**load_row(load, own, processes), "cpu": busiest(watch, own)}
+
+
+def alone_facts(alone: Row) -> Row:
+    """Return the row of a load that was made alone, for the row of the same load with others."""
+    names = "p50_ms", "p99_ms", "errors", "withdrawn", "valid"
+    return {f"alone_{name}": alone[name] for name in names}
 
 
 def busiest(watch: ThreadWatch, own: Mapping[str, Any]) -> dict[str, float]:
     """Return the threads' shares of a core in the steady part of a load."""
     began, seconds = own["began"], own["seconds"]
     edge = EDGE_SHARE * seconds
-    return watch.busiest(began + edge, began + seconds - edge)
+    return watch(began + edge, began + seconds - edge)
 
 
 def load_row(load: Load, own: Mapping[str, Any], processes: LoadProcesses) -> Row:

@@ -18,11 +18,10 @@ import grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from grace.bench.load.client import CHANNEL_OPTIONS, METHOD, reason_of, status_name
+from grace.bench.load.client import CHANNEL_OPTIONS, FINISH_SECONDS, METHOD, reason_of, status_name
 from grace.client import request_of_json
 
 CONNECTIONS = 4
-FINISH_SECONDS = 20.0
 GOOD_REQUESTS = 31
 
 RATES: Mapping[str, float] = {

@@ -66,7 +66,7 @@ class Day:
         for _ in range(CHECKED):
             self.change()  # the version lacks these
         which += [f"--remove={ad_id}" for ad_id in before.keys() - table.keys()]
-        file, data = self.live.root.with_suffix(".jsonl"), self.live.files.folder / "catalogue"
+        file, data = self.live.root.with_suffix(".jsonl"), self.live.files.catalogue
         file.write_text("\n".join(row for key, row in table.items() if before.get(key) != row))
         printed("build", "--data", data, "--root", self.live.root, "--ads", file, *which)
         self.server.wait_log("swapped", last - 1)
