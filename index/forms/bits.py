@@ -142,8 +142,8 @@ def clock_value(clock: str, at: int, utc_offset_minutes: int) -> int:
 
 def _allowed(attribute: Attribute, first: int, row: UInt64) -> tuple[list[str], bool]:
     """Return the listed values that a bitmask row allows, and whether it allows `other`."""
-    bits = np.unpackbits(np.ascontiguousarray(row).view(np.uint8), bitorder="little")
-    *allowed, other = bits[first : first + attribute.bits].astype(np.bool_).tolist()
+    places = range(first, first + attribute.bits)
+    *allowed, other = (bool(int(row[bit >> 6]) >> (bit & 63) & 1) for bit in places)
     return list(compress(attribute.values, allowed)), other
 
 
@@ -168,8 +168,7 @@ def _reasons(
 
 def _allows(attribute: Attribute, listed: Sequence[str], other: bool) -> str:
     """Return what every value of the user must be. A snapshot does not know from which list."""
-    shown = {*listed}
-    left_out = [value for value in attribute.values if value not in shown]
+    left_out = [value for value in attribute.values if value not in listed]
     if other:
         return f"not in [{some(left_out)}]"
     if len(listed) <= max(MOST_SHOWN, len(left_out)):

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from grace.bench.gpu import attention, budget, gtm, ladder, overlap
 from grace.bench.gpu.instruments.changed_ads import ChangedAds, SeenReply
+from grace.bench.gpu.instruments.reply_check import eligible_rules
 from grace.bench.gpu.subjects.attention_kernels import self_kernel
 from grace.bench.gpu.subjects.catalogue import Catalogue
 from grace.bench.gpu.subjects.search import (
@@ -51,6 +52,8 @@ from grace.proto.retrieval_pb2 import Counts, RetrieveResponse, Sids
 from support.bench_workloads import CPU, stale_graphs, tiny
 from support.decode_cases import branching_case, decode_case
 from support.models import SMALL_DECODER, random_context, random_decoder
+from support.oracle import eligible
+from support.strategies import random_schema
 
 
 def inverted_activation(hidden: Tensor, row_scale: Tensor, ffn: str) -> Tensor:
@@ -157,6 +160,28 @@ def test_scores_of_shared_sids_are_compared_however_many_others_there_are() -> N
     other = replace(defined, nodes=torch.tensor([[5, 9, 3, -1]]))
     with pytest.raises(DeviceError, match=r"a search in fp32: 66\.7% of the SIDs"):
         check_result("a search", other, defined, "fp32")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_plain_rules_of_replies_are_eligibility(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    drawn = branching_case(rng, 111, 7, random_schema(rng, (3, 65), 2))
+    ads = [
+        replace(ad, clauses=(), rules={n: r for n, r in ad.rules.items() if "_all" not in n})
+        for ad in drawn.ads
+    ]
+    case = decode_case(replace(drawn, ads=tuple(ads)))
+    snapshot = case.snapshot
+    rules = np.arange(snapshot.rules.num_rules)
+    by_id = {ad.ad_id: ad for ad in case.case.ads}
+    answers = set()
+    for user in case.case.users:
+        passes = eligible_rules(snapshot, rules, user)[snapshot.ads.ad_rule]
+        ids = snapshot.ads.ad_ids.tolist()
+        expected = [eligible(case.case.schema, by_id[ad], user) for ad in ids]
+        assert passes.tolist() == expected
+        answers.update(expected)
+    assert answers == {True, False}
 
 
 MAX_ADS = 7_777  # more than there are
