@@ -28,7 +28,7 @@ class BuildWithNative(build_py):
         out = (Path(self.build_lib) / "grace" / "native" / "_build").resolve()
         build = (sys.executable, "-m", "grace.native.build", "--bare", "--out", str(out))
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-        for more in ((), ("--cuda",)) if os.environ.get("GRACE_WHEEL_CUDA") else ((),):
+        for more in ((), ("--cuda",)) if os.environ.get("GRACE_WHEEL_CUDA") == "1" else ((),):
             compiled = subprocess.run([*build, *more], cwd=ROOT, env=environment, check=False)
             if compiled.returncode:
                 raise SystemExit(compiled.returncode)

@@ -20,10 +20,7 @@ from grace.kernels.eligibility.batch import eligible_nodes_on_cpu
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
 from grace.kernels.features.feature_ops import PLAIN_FEATURES, FeatureOps
 from grace.kernels.products.fp8_products import REFERENCE_ROUNDED, RoundedOps
-from grace.native.build import LEAST_CAPABILITY
-
-FP8_CAPABILITY = (9, 0)
-"""The compute capability of Hopper. No other GPU, not even a newer one, has its instructions."""
+from grace.native.build import FP8_CAPABILITY, LEAST_CAPABILITY
 
 
 def load_ops(device: torch.device) -> Ops:

@@ -45,6 +45,9 @@ _NVCC_FLAGS = (
 LEAST_CAPABILITY = (8, 0)
 """The least compute capability of a GPU: Ampere's, the oldest that the portable code supports."""
 
+FP8_CAPABILITY = (9, 0)
+"""The compute capability of Hopper. No other GPU, not even a newer one, has its instructions."""
+
 ARCHITECTURES = ("80", "86", "89", "90a", "100", "120")
 """GPUs whose code a wheel has. Code for 10.0 also runs on 10.3, and so on; "a" binds to 9.0."""
 

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 import torch
 import transformers
@@ -160,7 +161,7 @@ def _steps(
         for number, step in enumerate(traced_steps(engine, batch.context, slot, profile)):
             size = number, step.nodes.shape[1], step.selection.k
             steps.setdefault(size, _given(number, step, engine.weights))
-    for peer in (_Ours(engine.ops, slot), *found_peers(work.options.static, catalogue)):
+    for peer in chain([_Ours(engine.ops, slot)], found_peers(work.options.static, catalogue)):
         row: Row = {"measure": "step", "variant": peer.name}
         if isinstance(peer, Absent):
             print(f"{peer.name}: {peer.reason}", file=sys.stderr)

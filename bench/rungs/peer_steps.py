@@ -99,17 +99,14 @@ class Absent(NamedTuple):
 
 def found_peers(static: Path | None, catalogue: PeerCatalogue) -> Iterator[Peer | Absent]:
     """Yield each program, built when it is asked for, or say what is missing."""
-    if static is None:
-        yield Absent("STATIC", "name a checkout of its repository by --static PATH")
-    else:
-        yield Static(static, catalogue)
-    for build in (RecTokens, FlashRec):
+    for build in (partial(Static, static), RecTokens, FlashRec):
+        name = getattr(build, "name", Static.name)
         try:
-            peer = build(catalogue)
+            peer: Peer = build(catalogue)
         except ModuleNotFoundError as error:
-            yield Absent(build.name, f"{error.name} is missing: pip install --no-deps {error.name}")
-        except AssertionError as error:  # RecTokens asks for a GPU when it is imported
-            yield Absent(build.name, str(error))
+            yield Absent(name, f"{error.name} is missing: pip install --no-deps {error.name}")
+        except (ImportError, OSError) as error:
+            yield Absent(name, str(error))
         else:
             yield peer
             if isinstance(peer, FlashRec) and not peer.fuses:
@@ -136,17 +133,23 @@ class Static(Peer):
 
     name = "STATIC"
 
-    def __init__(self, root: Path, catalogue: PeerCatalogue) -> None:
+    def __init__(self, root: Path | None, catalogue: PeerCatalogue) -> None:
+        if root is None:
+            raise ImportError("name a checkout of its repository by --static PATH")
         if not (root / "static_decoding" / "decoding_pt.py").is_file():
             raise InputError(
                 f"--static {root}: has no static_decoding/decoding_pt.py; give a checkout of "
                 "https://github.com/youtube/static-constraint-decoding"
             )
-        sys.path.append(str(root))
+        sys.path.insert(0, str(root))
+        try:
+            decoding = import_module("static_decoding.decoding_pt")
+            build = import_module("static_decoding.csr_utils").build_static_index
+        finally:
+            sys.path.remove(str(root))
         self.version, device = commit(root), catalogue.index.csr_tokens.device
-        self._mask = import_module("static_decoding.decoding_pt").generate_and_apply_logprobs_mask
+        self._mask = decoding.generate_and_apply_logprobs_mask
         self._index, self._vocabulary = catalogue.index, catalogue.vocabulary
-        build = import_module("static_decoding.csr_utils").build_static_index
         built = build(catalogue.sids(), self._vocabulary, _DENSE_LEVELS)
         arrays = (torch.from_numpy(x).to(device) for x in (*built[:2], *built[3:]))
         self._packed, self._offsets, *dense = arrays
@@ -192,7 +195,10 @@ class RecTokens(Peer):
 
     def __init__(self, catalogue: PeerCatalogue) -> None:
         self.version = version("rectokens")
-        ops = import_module("rectokens.ops.constrained_node_transition")
+        try:
+            ops = import_module("rectokens.ops.constrained_node_transition")
+        except AssertionError as error:  # it asks for a GPU
+            raise ImportError(str(error)) from None
         self._fused = ops.fused_linear_constrained_node_transition_topk
         self._state = import_module("rectokens.schemas.state").ConstraintState
         sids = torch.from_numpy(catalogue.sids()).to(catalogue.index.csr_tokens.device).long()

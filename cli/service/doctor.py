@@ -82,15 +82,13 @@ def _packages() -> Iterator[Finding]:
 
 def _torch() -> Iterator[Finding]:
     """Report whether torch loads, the GPUs that it finds, and how models run there."""
-    from grace.native.build import CUDA, LEAST_CAPABILITY, code_for
+    from grace.native.build import CUDA, FP8_CAPABILITY, LEAST_CAPABILITY, code_for
     from grace.native.loader import library_path
 
     if find_spec("torch") is None:
         return
     try:
         import torch
-
-        from grace.kernels.load import FP8_CAPABILITY
     except (ImportError, OSError) as error:
         yield Finding("torch loads", "fault", f"no: {error}", REINSTALL)
         return

@@ -6,7 +6,7 @@ each ad in its old or its new state. A caller that must be sure that no matcher 
 state waits for the batches that began before the change.
 
 In mode `exact` decoding sees the stops, too: before each batch, the decoder asks for the changed
-pairs of a leaf and a rule (`pass_pairs`).
+pairs of a leaf and a rule (`pass_pairs`). A batch under way may see them or not: matching decides.
 """
 
 from collections import deque

@@ -112,8 +112,9 @@ class DecodeIndex:
     def write_pairs(self, positions: npt.NDArray[np.int64], rules: npt.NDArray[np.int32]) -> None:
         """Set the rules of some pairs of leaf and rule; return when the device has them.
 
-        index/matchers/exact_lists.py says which pairs change when ads are stopped or resumed. The
-        next batch, and the next change, may be on another stream, so this waits for its own.
+        index/matchers/exact_lists.py says which pairs change when ads are stopped or resumed. Each
+        is one aligned word, which a batch under way reads in its old or its new state. The next
+        batch, and the next change, may be on another stream, so this waits for its own.
         (A new stream for each change would in time be one that records a graph: torch has 32.)
         """
         if self.exact is None:

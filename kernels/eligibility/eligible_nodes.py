@@ -63,7 +63,7 @@ def _rules(rows: list[Tensor], request: int, exact: ExactTensors) -> Tensor:
 
 def _leaves(rules: Tensor, exact: ExactTensors) -> Tensor:
     """Return whether each leaf is eligible.   bool [rules + 1] -> bool [leaves]"""
-    return _any_in_ranges(rules[exact.leaf_rules.long()], exact.leaf_offsets)
+    return _any_in_ranges(rules.index_select(0, exact.leaf_rules), exact.leaf_offsets)
 
 
 def _nodes(leaves: Tensor, node_offsets: Tensor, level_starts: tuple[int, ...]) -> Tensor:
@@ -79,5 +79,7 @@ def _nodes(leaves: Tensor, node_offsets: Tensor, level_starts: tuple[int, ...]) 
 
 def _any_in_ranges(passes: Tensor, offsets: Tensor) -> Tensor:
     """Return whether anything passes in offsets[i] .. offsets[i + 1].   bool [n] -> bool [m]"""
-    counts = torch.cat([offsets.new_zeros(1), passes.cumsum(0)])
-    return counts[offsets[1:].long()] > counts[offsets[:-1].long()]
+    counts = offsets.new_zeros(len(passes) + 1)
+    torch.cumsum(passes, 0, dtype=counts.dtype, out=counts[1:])
+    at_ends = counts.index_select(0, offsets)
+    return at_ends[1:] > at_ends[:-1]

@@ -226,7 +226,9 @@ def _launch(
 
 @cache
 def _ones(device: torch.device, rows: int) -> Tensor:
-    return torch.ones((rows, 1), dtype=torch.float32, device=device)
+    ones = torch.ones((rows, 1), dtype=torch.float32, device=device)
+    torch.cuda.current_stream(device).synchronize()  # other streams read it, too
+    return ones
 
 
 @cache

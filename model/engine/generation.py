@@ -80,7 +80,8 @@ class Generation(Protocol):
 
     @property
     def fp8_clipped(self) -> int:
-        """The count of numbers that e4m3 has clipped. Reading it waits for no batch."""
+        """The numbers that additions in fp8 have clipped, but for the batches under way. It does
+        not wait for a GPU that records graphs."""
 
     @property
     def graphs(self) -> int:

@@ -31,6 +31,7 @@ class FastEngine(Generation, Protocol[Stage, Inputs]):
     vocab_sizes: tuple[int, ...]
     device: torch.device
     ops: Ops
+    clipped: Tensor | None  # int64 [1] on the device: what `fp8_clipped` counts
 
     def recorded(self, stage: Stage, bucket: int, memory: GraphMemory) -> Inputs:
         """Return what the graphs of a bucket read, and record what comes before them."""
@@ -63,6 +64,8 @@ class GraphGeneration(Generic[Stage, Inputs]):
         self._fast = fast
         self.memo, self.fp8_products = fast.memo, fast.fp8_products
         self._slot = admission_slot(fast.ops)
+        # In the CPU's memory, so that who reads it never waits for the GPU.
+        self._clipped = torch.zeros(1, dtype=torch.int64, pin_memory=fast.device.type == "cuda")
         self._memory = GraphMemory(fast.device)
         self._lock = Lock()
         self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -83,7 +86,7 @@ class GraphGeneration(Generic[Stage, Inputs]):
 
     @property
     def fp8_clipped(self) -> int:
-        return self._fast.fp8_clipped
+        return int(self._clipped)
 
     @property
     def graphs(self) -> int:
@@ -107,6 +110,8 @@ class GraphGeneration(Generic[Stage, Inputs]):
             self._slot.point_at(users, task.index)
             self._fast.place(self._inputs[bucket], features)
             call.replay()
+            if self._fast.clipped is not None:
+                self._clipped.copy_(self._fast.clipped, non_blocking=True)
             return Generated.unpacked(started_copy(call.result), bucket)
 
     @contextmanager

@@ -197,7 +197,9 @@ class Metrics:
         if device.type == "cuda":
             means = "GPU memory that tensors hold; with a GPU only."
             read("grace_gpu_memory_bytes", means, lambda: torch.cuda.memory_allocated(device))
-            means = "Numbers that fp8 clipped since the served model was loaded; with a GPU only."
+            means = (
+                "Numbers that additions in fp8 clipped since the model was loaded; with a GPU only."
+            )
             read("grace_fp8_clipped_numbers", means, lambda: state.fp8_clipped)
 
 

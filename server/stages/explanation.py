@@ -45,7 +45,7 @@ def explain_ad(
     (ordinal,) = snapshot.ads.ordinals([ad_id]).tolist()
     levels = levels_of(snapshot, ordinal) if ordinal >= 0 else {}
     # An update may come meanwhile, so the stops before and after the search both count. The input
-    # stage makes the masks of eligible nodes, so the search begins there.
+    # stage makes the masks that the search reads, so the search begins there.
     stops = stops_among(levels)
     prepared = stages.input(batch)
     try:

@@ -5,7 +5,7 @@ The lists here are larger and odder than a catalogue's. test_agreement.py has th
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from itertools import cycle, islice
+from itertools import cycle, islice, product
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,23 @@ def test_stopped_ads_make_no_node_eligible_until_they_run_again(case: Case) -> N
         for ops in (REFERENCE, NATIVE):
             eligible = ops.eligible_nodes(made.users, made.index)
             assert nodes_of(eligible, len(case.users), made.index) == expected_nodes(made, now)
+
+
+@examples(20)
+@given(case=cases(most_ads=40, most_users=5))
+def test_stops_that_come_between_masks_and_last_admission_decide_about_leaves(case: Case) -> None:
+    made, stopped = decode_case(case, MatcherMode.EXACT), [ad for ad in case.ads if ad.ad_id % 3]
+    first, leaf = exact_of(made.index).level_starts[-3:-1]
+    nodes = torch.arange(first, leaf, dtype=torch.int32).repeat(len(case.users), 1)
+    for ops, now in product((REFERENCE, NATIVE), (stopped, ())):
+        stop(made, () if now else stopped)
+        users = replace(made.users, eligible=ops.eligible_nodes(made.users, made.index))
+        stop(made, now)
+        found = ops.admit_children(nodes, users, made.index)
+        rows = np.split(found.nodes.numpy(), found.offsets[1:-1].numpy())
+        for request, wanted in enumerate(expected_nodes(made, now)):
+            own = rows[request * nodes.shape[1] : (request + 1) * nodes.shape[1]]
+            assert set().union(*own) == {node for node in wanted if node >= leaf}
 
 
 def test_stops_of_one_index_change_neither_the_snapshot_nor_another_index() -> None:

@@ -53,7 +53,9 @@ class CausalGeneration:
         self._room = PromptRoom.of(weights, config.max_batch, longest)
         self._reads: dict[int, GraphedCall[None]] = {}
         self.fp8_products = rounded_causal(precision, kept)
-        self.fp8_clipped = 0  # each addition rounds again the rows that outgrew their scales
+        # Each addition rounds again the rows that outgrew their scales, so it clips nothing.
+        self.fp8_clipped = 0
+        self.clipped: Tensor | None = None
 
     @property
     def graphs(self) -> int:

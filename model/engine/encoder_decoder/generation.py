@@ -35,11 +35,12 @@ class FastGeneration:
         self.fp8_products = rounded_products(folded.spec, precision, settings.fp8_keep)
         self.memo = PrefixMemo.build(folded, dtype, settings.memo_bytes, ops)
         self._weights = weights_in(folded, precision, settings.fp8_keep)
+        self.clipped = self._weights.clipped
         self._encoder = fast_encoder(model, dtype, load_encoder_ops(self.device))
 
     @property
     def fp8_clipped(self) -> int:
-        return 0 if self._weights.clipped is None else int(self._weights.clipped)
+        return 0 if self.clipped is None else int(self.clipped)
 
     def recorded(self, stage: FastStage, bucket: int, _: GraphMemory) -> PlacedLookups:
         return stage.recorded(bucket)
