@@ -170,6 +170,7 @@ sanitize: native $(TOOLS)  ## run the C++ core's tests under the sanitizers, and
 
 bench: native  ## measure build, eligibility, matching and the server; writes bench/results
 	@mkdir -p $(BENCH_RESULTS)
+	@rm -f $(BENCH_RESULTS)/serve.json $(BENCH_RESULTS)/visible.json
 	$(BIN)/python -m grace.bench.build_bench --out $(BENCH_RESULTS)/build.json
 	$(BIN)/grace bench eligibility --device cpu --sids 3000000 --users 64 --out $(BENCH_RESULTS)/passrate.json
 	$(BIN)/python -m grace.bench.match_bench --out $(BENCH_RESULTS)/match.json
