@@ -157,15 +157,17 @@ def _processor() -> str:
 
 
 def commit(root: Path = _ROOT) -> str:
-    """Return a checkout's current commit, marked as dirty if files on disk differ from it."""
+    """Return a checkout's current commit, marked as dirty if files but results differ from it."""
     if shutil.which("git") is None:
         return "none"
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-        cwd=root,
-        env={**os.environ, "GIT_CEILING_DIRECTORIES": str(root.resolve().parent)},
-        capture_output=True,
-        text=True,
-        check=False,
+    ceiling = {**os.environ, "GIT_CEILING_DIRECTORIES": str(root.resolve().parent)}
+    described, changed = (
+        subprocess.run(
+            ["git", *words], cwd=root, env=ceiling, capture_output=True, text=True, check=False
+        )
+        for words in (
+            ("describe", "--always", "--abbrev=12", "--exclude=*"),
+            ("diff", "--quiet", "HEAD", "--", ".", ":!bench/results"),
+        )
     )
-    return described.stdout.strip() or "none"
+    return described.stdout.strip() + "-dirty" * (changed.returncode == 1) or "none"
