@@ -174,7 +174,7 @@ bench: native  ## measure build, eligibility, matching and the server; writes be
 	$(BIN)/python -m grace.bench.build_bench --out $(BENCH_RESULTS)/build.json
 	$(BIN)/grace bench eligibility --device cpu --sids 3000000 --users 64 --out $(BENCH_RESULTS)/passrate.json
 	$(BIN)/python -m grace.bench.match_bench --out $(BENCH_RESULTS)/match.json
-	$(BIN)/grace bench serve --device cpu --tiny --only load:exact --only saturation:exact --rate 300 --out $(BENCH_RESULTS)/serve.json
+	$(BIN)/grace bench serve --device cpu --tiny --only load:exact --only saturation:exact --rate 100 --out $(BENCH_RESULTS)/serve.json
 	$(BIN)/python -m grace.bench.fresh_bench --out $(BENCH_RESULTS)/fresh.json
 	$(BIN)/grace bench serve --device cpu --tiny --sids 3000000 --only visible:exact --out $(BENCH_RESULTS)/visible.json
 
