@@ -6,6 +6,7 @@ its caller: STATIC's dense positions, say, and every top k.
 """
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -76,7 +77,7 @@ class PeerCatalogue:
         return self.trie.sids(np.arange(self.trie.num_leaves))
 
 
-class Peer:
+class Peer(ABC):
     """A program. With `sums_children`, it normalises over a beam's children, in bf16."""
 
     name: str
@@ -87,9 +88,9 @@ class Peer:
         """Return the program's numbers of nodes with `number` tokens."""
         return nodes
 
+    @abstractmethod
     def calls(self, given: PeerStep) -> dict[str, Callable[[], KeptBeams]]:
         """Return the step in each form that the program has for these beams, by a name."""
-        raise NotImplementedError
 
 
 class Absent(NamedTuple):
